@@ -11,7 +11,7 @@ all_to_all      context parallelism and experts: messages and bytes
 recomputation   plans of recomputation: the peak and the FLOPs of a chain of segments
 composing       data, tensor, and pipeline parallelism in the same step; Megatron's Table 1
 splits          all kinds of parallelism for the same training step
-mixed_precision bytes of a recipe; numbers that a format loses; errors of a sum over ranks
+mixed_precision bytes of a recipe; numbers that a format loses; the error of a sum over ranks
 memory          recomputation, offload, logits, a whole step in less memory; the loader
 optimizers      bytes of optimizer states, from the shapes of the parameters
 kernels         bytes and arithmetic of a kernel; roofline, sectors, tiles

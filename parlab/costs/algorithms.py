@@ -5,10 +5,10 @@
 No algorithm is the best at every size: trees have few rounds, rings send few bytes. Libraries
 choose by size, and so does `best`, in the α–β model of `parlab.costs.collectives`.
 
-Sizes are the whole data in bytes: of an all-gather, reduce-scatter, gather or scatter, all n chunks
-together; of an all-to-all, all that one rank sends.
+Sizes are the whole data in bytes: all n chunks of an all-gather, reduce-scatter, gather, or scatter
+together, or everything that one rank sends in an all-to-all.
 
-Formulas as in `collectives`; Bruck: Bruck, Ho, Kipnis, Upfal and Weathersby, *Efficient algorithms
+Sources as in `collectives`; Bruck: Bruck, Ho, Kipnis, Upfal and Weathersby, *Efficient algorithms
 for all-to-all communications in multiport message-passing systems*, 1997, as in Thakur et al.
 """
 
@@ -32,12 +32,12 @@ from parlab.costs.collectives import (
 
 
 def bruck_all_gather(size: float, n: int) -> Cost:
-    """Every rank sends all chunks that it has, twice as many in each round, for any n."""
+    """Return the cost if every rank sends all its chunks, twice as many each round, for any n."""
     return Cost(ceil_log2(n), ring_all_gather(size, n).bytes)
 
 
 def recursive_halving_reduce_scatter(size: float, n: int) -> Cost:
-    """All ranks exchange half of the data, a quarter, … with a partner, and add.
+    """Return the cost if all ranks exchange half of the data, a quarter, … with a partner, and add.
 
     If n is not a power of two, the extra ranks first send all their data to a partner and get their
     chunk back at the end, in two more rounds.
@@ -49,38 +49,38 @@ def recursive_halving_reduce_scatter(size: float, n: int) -> Cost:
 
 
 def binomial_scatter(size: float, n: int) -> Cost:
-    """The root sends half of the chunks to one rank, which sends half of these on, and so on."""
+    """Return the cost if each rank passes half of its chunks on, starting with the root."""
     return Cost(ceil_log2(n), (n - 1) / n * size)
 
 
 def binomial_gather(size: float, n: int) -> Cost:
-    """The binomial scatter run backwards."""
+    """Return the cost of a binomial scatter run backward."""
     return binomial_scatter(size, n)
 
 
 def scatter_bruck_broadcast(size: float, n: int) -> Cost:
-    """A binomial scatter of chunks and Bruck's all-gather."""
+    """Return the cost of a binomial scatter of chunks and Bruck's all-gather."""
     return binomial_scatter(size, n) + bruck_all_gather(size, n)
 
 
 def halving_gather_reduce(size: float, n: int) -> Cost:
-    """A reduce-scatter by recursive halving, and a binomial gather (Thakur et al., 4.4)."""
+    """Return the cost of recursive halving and a binomial gather (Thakur et al., 4.4)."""
     return recursive_halving_reduce_scatter(size, n) + binomial_gather(size, n)
 
 
 def pairwise_all_to_all(size: float, n: int) -> Cost:
-    """n − 1 rounds, in each of which every rank exchanges one chunk with one other rank."""
+    """Return the cost of n − 1 rounds, in which every rank exchanges a chunk with another one."""
     return Cost(n - 1, (n - 1) / n * size)
 
 
 def bruck_all_to_all(size: float, n: int) -> Cost:
-    """⌈log₂ n⌉ rounds. A chunk takes one hop for each 1 in the binary form of its distance."""
+    """Return the cost of ⌈log₂ n⌉ rounds. A chunk takes a hop for each 1 in its binary distance."""
     hops = sum(distance.bit_count() for distance in range(n))
     return Cost(ceil_log2(n), hops * size / n)
 
 
 def dissemination_barrier(size: float, n: int) -> Cost:
-    """Every rank signals the ranks 1, 2, 4, … away that it and all its senders have arrived."""
+    """Return the cost of ⌈log₂ n⌉ rounds. In each, every rank signals the rank 1, 2, 4, … away."""
     return Cost(ceil_log2(n), 0.0)
 
 

@@ -40,11 +40,11 @@ def capacity(tokens: int, experts: int, experts_per_token: int, factor: float) -
 
 
 def ring_attention(block_bytes: float, ranks: int) -> Cost:
-    """The messages of one attention layer, forward and backward, if the sequence is split.
+    """Return the cost of one attention layer's messages in both passes, for a split sequence.
 
-    In the forward pass, each rank passes on the keys and values of all ranks, N − 1 times. In the
-    backward pass, they travel again, and with them their gradients, which travel once more to get
-    back to their owner.
+    In the forward pass, each rank passes on keys and values N − 1 times, until all ranks have had
+    them. In the backward pass, they travel again together with their gradients, which travel once
+    more to return to their owner.
 
     Args:
         block_bytes: the keys and the values of one rank's tokens, together.
@@ -59,9 +59,9 @@ def ring_attention(block_bytes: float, ranks: int) -> Cost:
 
 
 def expert_layer(token_bytes: float, ranks: int, experts_per_token: int = 1) -> Cost:
-    """The four all-to-alls of a layer of experts, forward and backward, with balanced experts.
+    """Return the cost of a layer's four all-to-alls, forward and backward, with balanced experts.
 
-    Each pass sends the tokens to their experts, and the results back.
+    Each pass sends the tokens to their experts and the results back.
 
     Args:
         token_bytes: the hidden states of one rank's tokens.
@@ -87,7 +87,7 @@ def key_value_share(heads: int, key_value_heads: int, ranks: int) -> float:
 
 
 def ulysses_attention(token_bytes: float, ranks: int, key_value_share: float = 1.0) -> Cost:
-    """The four all-to-alls of one attention layer, forward and backward, with Ulysses.
+    """Return the cost of Ulysses' four all-to-alls for one attention layer, forward and backward.
 
     Each pass exchanges queries, keys, and values together, and the output.
 
@@ -107,7 +107,7 @@ def attention_flop(queries: int, keys: int, hidden: int) -> float:
 
 
 def ring_seconds(ranks: int, compute: float, message: float) -> float:
-    """Return the seconds of a pass around the ring if it overlaps: max(N·c, (N − 1)·m + c).
+    """Return the seconds of a pass around the ring with overlap: max(N·c, (N − 1)·m + c).
 
     Args:
         ranks: number of ranks N, and of blocks.
@@ -122,8 +122,8 @@ def ring_schedule(
 ) -> tuple[Spans, Spans]:
     """Return start and duration of a rank's computations and of its messages around the ring.
 
-    In each of N − 1 steps, the rank passes its block on and computes with it, at the same time with
-    `overlap` and one after the other without. The last block is computed alone.
+    In each of N − 1 steps, the rank computes with its block and passes it on: at the same time if
+    `overlap` is true, else one after the other. Finally, it computes with the last block.
     """
     computing: Spans = []
     sending: Spans = []
@@ -137,7 +137,7 @@ def ring_schedule(
 
 
 def visible_pairs(positions: list[list[int]]) -> list[list[int]]:
-    """Count the pairs of a query and a key that a causal mask leaves, by rank and ring step.
+    """Count the pairs of a query and a key that a causal mask allows, by rank and ring step.
 
     Args:
         positions: for each rank, the positions of its tokens in the sequence.

@@ -83,55 +83,55 @@ def _positive(n: int) -> None:
 
 
 def message(size: float) -> Cost:
-    """One message of `size` bytes."""
+    """Return the cost of one message of `size` bytes."""
     return Cost(1, size)
 
 
 def flat_broadcast(size: float, n: int) -> Cost:
-    """The root sends `size` bytes to each of the other n − 1 ranks in turn."""
+    """Return the cost if the root sends `size` bytes to each of the other n − 1 ranks in turn."""
     _positive(n)
     return Cost(n - 1, (n - 1) * size)
 
 
 def binomial_broadcast(size: float, n: int) -> Cost:
-    """Every rank that has the data passes it on: the number of ranks doubles each round."""
+    """Return the cost if every rank with the data passes it on: their number doubles each round."""
     rounds = ceil_log2(n)
     return Cost(rounds, rounds * size)
 
 
 def scatter_all_gather_broadcast(size: float, n: int) -> Cost:
-    """A binomial scatter of chunks and a ring all-gather: for large data (Thakur et al., 3.2)."""
+    """Return the cost of a binomial scatter and a ring all-gather, for large data (Thakur, 3.2)."""
     return Cost(ceil_log2(n), _share(n) * size) + ring_all_gather(size, n)
 
 
 def binomial_reduce(size: float, n: int) -> Cost:
-    """The binomial broadcast run backwards, with an addition in each round."""
+    """Return the cost of a binomial broadcast run backward, with an addition in each round."""
     rounds = ceil_log2(n)
     return Cost(rounds, rounds * size, rounds * size)
 
 
 def ring_reduce_scatter(size: float, n: int) -> Cost:
-    """n − 1 rounds of one chunk, size/n bytes; every rank ends with one chunk of the sum."""
+    """Return the cost of n − 1 rounds of size/n bytes. Every rank ends with a chunk of the sum."""
     return Cost(n - 1, _share(n) * size, _share(n) * size)
 
 
 def ring_all_gather(size: float, n: int) -> Cost:
-    """n − 1 rounds of one chunk; every rank ends with all n chunks, `size` bytes together."""
+    """Return the cost of n − 1 rounds of size/n bytes. Every rank ends with all `size` bytes."""
     return Cost(n - 1, _share(n) * size)
 
 
 def ring_all_reduce(size: float, n: int) -> Cost:
-    """Reduce-scatter, then all-gather: 2(n−1) rounds and 2(n−1)/n · size bytes, the least."""
+    """Return the cost of both halves: 2(n−1) rounds and 2(n−1)/n · size bytes, the minimum."""
     return ring_reduce_scatter(size, n) + ring_all_gather(size, n)
 
 
 def tree_all_reduce(size: float, n: int) -> Cost:
-    """A binomial reduce to one rank and a binomial broadcast from it, all data in each round."""
+    """Return the cost of a binomial reduce and broadcast, which send all data in each round."""
     return binomial_reduce(size, n) + binomial_broadcast(size, n)
 
 
 def recursive_doubling_all_reduce(size: float, n: int) -> Cost:
-    """All ranks exchange all data with a partner 1, 2, 4, … away and add.
+    """Return the cost if all ranks exchange all data with a partner 1, 2, 4, … away, and add.
 
     If n is not a power of two, the extra ranks first send their data to a partner and get the
     result back at the end, in two more rounds.
@@ -141,7 +141,7 @@ def recursive_doubling_all_reduce(size: float, n: int) -> Cost:
 
 
 def halving_doubling_all_reduce(size: float, n: int) -> Cost:
-    """Rabenseifner's algorithm: exchange half, a quarter, … and add; then gather in reverse order.
+    """Return the cost of Rabenseifner's algorithm: recursive halving, then the same in reverse.
 
     It sends as many bytes as the ring, in 2·log₂ n rounds if n is a power of two. Otherwise, it
     needs two more rounds with all data.
@@ -158,7 +158,7 @@ def _share(n: int) -> float:
 
 
 def _power_of_two(n: int) -> tuple[int, int]:
-    """Return ⌊log₂ n⌋, and how many ranks exceed that power of two."""
+    """Return ⌊log₂ n⌋, and the number of ranks beyond that power of two."""
     _positive(n)
     rounds = n.bit_length() - 1
     return rounds, n - 2**rounds
@@ -199,8 +199,8 @@ def flat_ring_all_reduce(
     return ring_all_reduce(size, n).seconds(between if nodes > 1 else inside)
 
 
-# The least bytes that each rank must send, as a share of the data. With this factor, the same links
-# give the same bus bandwidth for every collective and world size (NCCL tests, PERFORMANCE).
+# The fewest bytes that each rank must send, as a share of the data. With this factor, the same
+# links have the same bus bandwidth for all collectives and world sizes (NCCL tests, PERFORMANCE).
 BUS_FACTORS: dict[str, Callable[[int], float]] = {
     "all_reduce": lambda n: 2 * _share(n),
     "reduce_scatter": _share,
@@ -216,7 +216,7 @@ BUS_FACTORS: dict[str, Callable[[int], float]] = {
 def ring_bytes(collective: str, size: float, n: int) -> float:
     """Return the bytes that each rank sends if `size` bytes go around a ring of n ranks.
 
-    `size` is the whole data, as in `bus_bandwidth`, which raises for the same names.
+    `size` is the whole data, as in `bus_bandwidth`. Raises ValueError for the same names.
     """
     if collective not in BUS_FACTORS:
         raise ValueError(f"no bus factor for {collective!r}: choose from {', '.join(BUS_FACTORS)}")
@@ -229,7 +229,7 @@ def algorithm_bandwidth(size: float, seconds: float) -> float:
 
 
 def bus_bandwidth(collective: str, size: float, seconds: float, n: int) -> float:
-    """Return bytes per second on each link, which can be compared with the link's 1/β for any n.
+    """Return the bytes per second on each link. Compare them with the link's 1/β, for any n.
 
     `size` is the whole data: all n chunks together for an all-gather or reduce-scatter. Raises
     ValueError for a collective that is not in `BUS_FACTORS`.

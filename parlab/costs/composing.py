@@ -65,7 +65,7 @@ def step_flop(model: Model) -> float:
 
 
 def best_micro_batch(fixed: float, each: float, samples: float, stages: int) -> float:
-    """Return the b with the least (B/b + p − 1)(fixed + each·b): √(B·fixed/(each·(p − 1))).
+    """Return the b that minimizes (B/b + p − 1)(fixed + each·b): √(B·fixed/(each·(p − 1))).
 
     `samples` is B, the sequences of a replica in a step. The result is not rounded.
     """
@@ -82,9 +82,9 @@ def step_parts(
 ) -> Parts:
     """Return the seconds of a step by cause, with full recomputation.
 
-    A rank's passes of one micro-batch take T. A step takes (m + (p − 1)/v)·T, the messages between
-    stages that it waits for, and the reduce-scatter and all-gather of ZeRO's stage 1. The FLOP of
-    the output layer and the embedding's parameters are spread evenly.
+    A rank's passes of one micro-batch take T. A step takes (m + (p − 1)/v)·T, plus the messages
+    between stages that it waits for, plus ZeRO-1's reduce-scatter and all-gather. The FLOP of the
+    output layer and the embedding's parameters are spread evenly.
     """
     t, p, b = layout.tp, layout.pp, layout.micro_batch
     m, size = layout.micro_batches(model), ELEMENT_BYTES * model.activation_numbers(b)
@@ -110,12 +110,12 @@ def flop_rate(model: Model, layout: Layout, parts: Parts) -> float:
 
 
 def _hops(micro_batches: int, stages: int) -> int:
-    """Return the messages that a step waits for: p micro-batches go there and back at a time."""
+    """Return the messages that a step waits for. Groups of p micro-batches go there and back."""
     return math.ceil(micro_batches / stages) * 2 * (stages - 1)
 
 
 def _message(cluster: Cluster, layout: Layout, size: float) -> float:
-    """Return the seconds to send an activation: each rank a part, then an all-gather (4.1)."""
+    """Return the seconds to send an activation: one part per rank, then an all-gather (4.1)."""
     if layout.pp == 1:
         return 0.0
     gather = cluster.collective_seconds("all_gather", size, range(layout.tp))

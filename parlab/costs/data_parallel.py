@@ -37,9 +37,9 @@ def training_flop(parameters: int, samples: int) -> int:
 
 
 def step_seconds(compute: float, communication: float, overlap: float = 1.0) -> float:
-    """Return the seconds of a step if a share `overlap` of the backward pass can communicate.
+    """Return the seconds of a step if messages can overlap a share `overlap` of the backward pass.
 
-    With 0, the ranks send gradients after the backward pass. With 1, they start when it starts,
+    With 0, the ranks send gradients after the backward pass. With 1, they start at its beginning,
     which is an upper bound, because the last bucket is ready only at the end.
     """
     if not 0 <= overlap <= 1:
@@ -70,7 +70,7 @@ class Work:
 def weak_efficiency(
     work: Work, machine: Machine, samples_per_rank: int, world_size: int, overlap: float = 1.0
 ) -> float:
-    """Return the throughput of N ranks over N times that of one, at equal samples per rank."""
+    """Return the throughput of N ranks over N times that of one rank, at equal samples per rank."""
     compute = training_flop(work.parameters, samples_per_rank) / machine.flop_per_second
     communication = _all_reduce_seconds(work, machine, world_size)
     return compute / step_seconds(compute, communication, overlap)
@@ -79,7 +79,7 @@ def weak_efficiency(
 def strong_efficiency(
     work: Work, machine: Machine, global_batch: int, world_size: int, overlap: float = 1.0
 ) -> float:
-    """Return the speedup divided by N at a fixed global batch, of which each rank has an N-th."""
+    """Return the speedup divided by N at a fixed global batch, which the ranks share equally."""
     alone = training_flop(work.parameters, global_batch) / machine.flop_per_second
     communication = _all_reduce_seconds(work, machine, world_size)
     return alone / world_size / step_seconds(alone / world_size, communication, overlap)
@@ -109,8 +109,8 @@ def bucket_timeline(backward: Sequence[float], communication: Sequence[float]) -
     """Return when each bucket is ready, starts, and ends.
 
     Times are in seconds from the start of the backward pass.
-    `backward[i]` is the time of the backward pass of bucket i's layers, and `communication[i]` that
-    of its all-reduce. The link transfers one bucket after the other.
+    `backward[i]` is the time of the backward pass of bucket i's layers, and `communication[i]` the
+    time of its all-reduce. The link transfers one bucket after the other.
     """
     transfers: list[Transfer] = []
     ready = free = 0.0

@@ -1,8 +1,8 @@
 """The costs of a kernel: the bytes that it moves, its arithmetic, and the roofline model.
 
 An operation reads its inputs from the device's memory and writes its results there, each tensor
-once. Savings by a cache between operations do not count. Every addition, multiplication, division,
-comparison, root, and exponential counts as one FLOP. See Williams et al. 2009
+once. Savings from a cache between operations do not count. Every addition, multiplication,
+division, comparison, root, and exponential counts as one FLOP. See Williams et al. 2009
 (doi:10.1145/1498765.1498785) for the roofline, and Tillet et al. 2019 (doi:10.1145/3315508.3329973)
 for programs that work on blocks.
 """
@@ -18,7 +18,7 @@ SECTOR_BYTES, WARP = 32, 32
 class Operation:
     """One pass over memory: the names of the tensors that it reads and writes, and its arithmetic.
 
-    `flop` is the count for each number of the largest tensor.
+    `flop` is the FLOP for each number of the largest tensor.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Traffic:
 def traffic(
     operations: Iterable[Operation], numbers: Mapping[str, float], element_bytes: int = 4
 ) -> Traffic:
-    """Return the traffic of operations; `numbers` has the size of each of their tensors."""
+    """Return the traffic of operations. `numbers` maps tensors to their numbers of elements."""
     operations = list(operations)
     return Traffic(
         element_bytes * sum(numbers[name] for of in operations for name in of.reads),
@@ -98,7 +98,7 @@ def softmax(
 def adam(operations: Iterable[Operation], parameters: float = 1) -> Traffic:
     """Return the traffic of a step of Adam in float32.
 
-    It is 72 bytes per parameter eager, 80 for AdamW (decoupled weight decay), and 28 fused.
+    It is 72 bytes per parameter in eager mode, 80 for AdamW (decoupled weight decay), and 28 fused.
     """
     return traffic(operations, dict.fromkeys("wgmvd", parameters))
 
@@ -109,7 +109,7 @@ def add(numbers: float, element_bytes: int = 4) -> Traffic:
 
 
 def matmul(rows: float, columns: float, depth: float, element_bytes: int = 2) -> Traffic:
-    """Return the traffic of (M, K) times (K, N), with the least bytes: each matrix moves once."""
+    """Return the least traffic of (M, K) times (K, N), with which each matrix moves once."""
     return Traffic(
         element_bytes * depth * (rows + columns),
         element_bytes * rows * columns,
@@ -120,7 +120,7 @@ def matmul(rows: float, columns: float, depth: float, element_bytes: int = 2) ->
 def tiled_matmul(
     rows: int, columns: int, depth: int, tile: tuple[int, int], element_bytes: int = 2
 ) -> Traffic:
-    """Return the traffic of a matrix product whose programs each load their inputs without a cache.
+    """Return the traffic of a matrix product whose programs load their inputs without a cache.
 
     A program for an (m, n) tile of the result reads K numbers of each of its m rows and n columns.
     Numbers beyond the edge of a matrix are masked, and not read.
@@ -164,7 +164,7 @@ def programs(numbers: int, block: int) -> int:
 
 
 def programs_at_once(registers: int, warps: int) -> int:
-    """Return how many programs fit on a multiprocessor; `registers` counts those of each thread.
+    """Return how many programs fit on a multiprocessor. Each thread uses `registers`.
 
     A multiprocessor of an A100 or H100 has 65,536 registers, and room for 64 warps and 32 programs.
     A warp gets registers in units of 256. The limit of shared memory is left out.
@@ -232,8 +232,8 @@ def row_major(down: int, across: int) -> list[Tile]:
 def grouped(down: int, across: int, group: int) -> list[Tile]:
     """Return the tiles in groups of `group` rows, each group column by column.
 
-    The last group has fewer rows if `group` does not divide them. With `group` 1, the order is that
-    of `row_major`.
+    The last group has fewer rows if `group` does not divide them. With `group` 1, the order is the
+    same as in `row_major`.
     """
     if group < 1:
         raise ValueError(f"a group has at least one row, not {group}")
@@ -251,10 +251,10 @@ def bands(tiles: Sequence[Tile]) -> tuple[int, int]:
 
 
 def blocks_loaded(tiles: Sequence[Tile], depth: int) -> int:
-    """Return how many blocks of A and B must be loaded for these tiles, each of them once."""
+    """Return how many blocks of A and B these tiles need. Each block is loaded once."""
     return sum(bands(tiles)) * depth
 
 
 def launch_bound_below(launch_seconds: float, device: Device) -> float:
-    """Return the bytes below which a launch takes longer than moving them."""
+    """Return the number of bytes below which a launch takes longer than moving the bytes."""
     return launch_seconds * device.bytes_per_second

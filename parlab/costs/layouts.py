@@ -24,7 +24,7 @@ def parameters_of_stage(model: Model, layout: Layout) -> float:
 
 
 def memory(model: Model, layout: Layout) -> dict[str, float]:
-    """Return the bytes by kind on a rank of the first stage, the fullest one, in 16 bits."""
+    """Return the bytes by kind on a rank of the first stage, which needs the most, in 16 bits."""
     parameters = parameters_of_stage(model, layout)
     in_flight = min(layout.micro_batches(model), layout.pp)
     numbers = model.activation_numbers(layout.micro_batch)

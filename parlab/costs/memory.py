@@ -3,7 +3,7 @@
 Symbols: b samples of s tokens, hidden size h, a heads, l layers, V tokens of the vocabulary, Ψ
 parameters. Chen et al. 2016 (arXiv:1604.06174) for segments, Korthikanti et al. 2022
 (arXiv:2205.05198) for the tensors of a layer, McCandlish et al. 2018 (arXiv:1812.06162) for the
-noise of gradients. A model of a machine, to compare designs with; not a measurement.
+noise of gradients. This models a machine in order to compare designs, and is not a measurement.
 """
 
 import math
@@ -21,7 +21,7 @@ LOGIT_ARRAYS = 4
 
 @dataclass(frozen=True)
 class Kept:
-    """A tensor that autograd keeps in a layer: bytes, and FLOP of its step from the one before."""
+    """A kept tensor of a layer: its bytes, and the FLOP to recompute it from the one before."""
 
     name: str
     bytes: float
@@ -38,11 +38,11 @@ class Plan:
 
 
 def layer_tensors(layer: Layer, *, fused: bool = False) -> list[Kept]:
-    """Return what a layer keeps besides its input, in 16 bits with dropout, in order.
+    """Return the tensors that a layer keeps besides its input, in 16 bits with dropout, in order.
 
-    The bytes and 2sbh of the input are the sbh(34 + 5as/h) of Korthikanti et al., Table 2. `flop`
-    counts matrix products: a norm, a GELU, or a dropout mask from a restored generator has none.
-    `fused` attention keeps no scores, and computes them again in its own backward pass.
+    With the 2sbh bytes of the input, they take the sbh(34 + 5as/h) of Korthikanti et al., Table 2.
+    `flop` counts matrix products: a norm, a GELU, or a dropout mask from a restored generator has
+    none. `fused` attention keeps no scores, and computes them again in its own backward pass.
     """
     n, h, s = layer.numbers, layer.hidden, layer.sequence
     tensors = [
@@ -66,8 +66,8 @@ def layer_tensors(layer: Layer, *, fused: bool = False) -> list[Kept]:
 def frontier(layer: Layer, *, fused: bool = False) -> list[Plan]:
     """Return the plans that no other plan beats in both bytes and FLOP, from most to fewest bytes.
 
-    A tensor whose predecessor is dropped too starts from what is recomputed of that, so the FLOP
-    of a plan are the sum over its tensors.
+    If a tensor's predecessor is dropped, too, it is recomputed first. The FLOP of a plan are
+    therefore the sum over its tensors.
     """
     tensors = layer_tensors(layer, fused=fused)
     every = [
@@ -88,15 +88,15 @@ def _plan(layer: Layer, tensors: Sequence[Kept], dropped: Sequence[Kept]) -> Pla
 
 
 def forward_flop(layer: Layer) -> float:
-    """FLOP of a layer's forward pass: 24bsh² + 4bs²h; a backward pass has twice as many."""
+    """Return the FLOP of a layer's forward pass, 24bsh² + 4bs²h. A backward pass has twice that."""
     return layer.numbers * (24.0 * layer.hidden + 4.0 * layer.sequence)
 
 
 def segments_peak(layers: int, segments: int, kept: float, input_bytes: float) -> float:
-    """Bytes of activations at the peak, with equal layers in `segments` checkpointed segments.
+    """Return the peak bytes of activations, with equal layers in `segments` checkpointed segments.
 
-    The inputs of all segments are kept from the forward pass on. The backward pass recomputes one
-    segment at a time, the longest one at worst, whose layers keep `kept` bytes each.
+    The forward pass keeps the inputs of all segments. The backward pass recomputes one segment at a
+    time. The peak is in the longest one, whose layers keep `kept` bytes each.
     """
     if not 1 <= segments <= layers:
         raise ValueError(f"{layers} layers make 1 to {layers} segments, not {segments}")
@@ -104,22 +104,22 @@ def segments_peak(layers: int, segments: int, kept: float, input_bytes: float) -
 
 
 def best_segments(layers: int, kept: float, input_bytes: float) -> float:
-    """√(l·kept/input): the number of segments for which `segments_peak` is lowest, not rounded."""
+    """Return the unrounded number of segments that minimizes `segments_peak`, √(l·kept/input)."""
     return math.sqrt(layers * kept / input_bytes)
 
 
 def recompute_slowdown(forwards: float = 1.0) -> float:
-    """FLOP of a step that repeats `forwards` forward passes, over those of a step that does not."""
+    """Return by what factor repeating `forwards` forward passes increases the FLOP of a step."""
     return (3 + forwards) / 3
 
 
 def hidden_to_offload(
     bytes_per_number: float, sequence: int, flop_per_second: float, bandwidth: float
 ) -> float:
-    """The hidden size from which an offload hides behind the layer's own forward pass.
+    """Return the smallest hidden size for which the layer's forward pass hides an offload.
 
-    A layer sends `bytes_per_number`·sbh bytes and computes 24bsh² + 4bs²h FLOP in the same time:
-    the batch and one h cancel. 0 if attention alone takes long enough.
+    For it, sending `bytes_per_number`·sbh bytes takes as long as computing 24bsh² + 4bs²h FLOP. The
+    batch and one h cancel. The result is 0 if attention alone takes long enough.
     """
     return max(0.0, (bytes_per_number * flop_per_second / bandwidth - 4 * sequence) / 24)
 
@@ -129,7 +129,7 @@ def noise(small_batch: int, large_batch: int, small: float, large: float) -> tup
 
     Args:
         small_batch: samples behind each small gradient.
-        large_batch: samples behind the large one.
+        large_batch: samples behind the large gradient.
         small: squared norm of a small gradient, or the mean over several.
         large: squared norm of the large gradient.
     """
@@ -146,11 +146,11 @@ class Step:
     Attributes:
         micro_batch: sequences that go through the model at once.
         optimizer: a key of `optimizers.OPTIMIZERS`.
-        keep: bytes that a layer keeps for each of its sbh numbers; 0: as without recomputation.
-        recompute: whether only the inputs of layers are kept, and one layer at a time recomputed.
-        loss_tokens: tokens whose logits exist at once; 0: all.
+        keep: bytes that a layer keeps for each of its sbh numbers; 0 if nothing is recomputed.
+        recompute: whether layers keep only their inputs, and are recomputed one at a time.
+        loss_tokens: tokens whose logits exist at once; 0 for all tokens.
         stage: ZeRO's stage.
-        offload: whether the inputs of layers that are kept wait on the host.
+        offload: whether the inputs that `recompute` keeps are stored on the host.
     """
 
     layers: int
@@ -178,14 +178,14 @@ class Step:
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """Shapes of all parameters; the output layer is the embedding."""
+        """The shapes of all parameters. The output layer shares the embedding's weight."""
         h = self.hidden
         block = [(h,)] * 4 + [(3 * h, h), (3 * h,), (h, h), (h,)]
         block += [(4 * h, h), (4 * h,), (h, 4 * h), (h,)]
         return [(self.vocabulary, h), (self.sequence, h), (h,), (h,)] + self.layers * block
 
     def bytes(self) -> dict[str, float]:
-        """Bytes on a device at the peak of the step, by kind."""
+        """Return the bytes on a device at the peak of the step, by kind."""
         psi, split = self.parameters, [self.ranks if self.stage >= i else 1 for i in (3, 2, 1)]
         states = 4 * psi + states_bytes(self.optimizer, self.shapes)  # with the master weights
         return {
@@ -197,23 +197,23 @@ class Step:
         }
 
     def activations(self) -> float:
-        """Bytes that all layers keep at the start of the backward pass, or at its peak."""
+        """Return the bytes of all layers at the peak: when, or after, the backward pass starts."""
         share = 34 + (0 if self.fused else attention_share(self.layer))
         numbers = self.layer.numbers
         if not self.recompute:
             return self.layers * numbers * (self.keep or share)
-        inputs = 2 if self.offload else self.layers  # one in use, one on its way
+        inputs = 2 if self.offload else self.layers  # one in use, one arriving
         return numbers * (2 * inputs + share)
 
     def logits(self) -> float:
-        """Bytes of the logits and what is computed from them, in 32 bits; and of h's gradient."""
+        """Return the bytes of logits and what follows from them; in chunks, also h's gradient."""
         tokens = self.micro_batch * self.sequence
         if not self.loss_tokens:
             return LOGIT_ARRAYS * 4.0 * tokens * self.vocabulary
         return 4.0 * (self.loss_tokens * self.vocabulary + tokens * self.hidden)
 
     def total(self) -> float:
-        """Bytes of all kinds."""
+        """Return the bytes of all kinds together."""
         return sum(self.bytes().values())
 
     def but(self, **changes: object) -> "Step":
@@ -222,16 +222,16 @@ class Step:
 
 
 def loader_seconds(compute: float, load: float, workers: int) -> float:
-    """Seconds of a step whose batch takes `load` seconds for one worker.
+    """Return the seconds of a step if one worker loads a batch in `load` seconds.
 
-    Without workers, the training process loads each batch itself. With workers, batches are loaded
-    while the device computes, and `workers` of them at the same time.
+    Without workers, the training process loads each batch itself. With workers, `workers` batches
+    are loaded at the same time, while the device computes.
     """
     return max(compute, load / workers) if workers else compute + load
 
 
 def pack(lengths: Sequence[int], row: int) -> list[list[int]]:
-    """Put sequences into rows of `row` tokens: longest first, each into the first row with room.
+    """Put sequences into rows of `row` tokens, longest first, each into the first row with room.
 
     Raises ValueError for a sequence that is longer than a row.
     """

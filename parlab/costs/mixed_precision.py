@@ -1,7 +1,7 @@
 """Mixed precision: bytes of a recipe, numbers that a format loses, and errors of a sum over ranks.
 
-Micikevicius et al. 2018 (arXiv:1710.03740) for master weights, updates that vanish and loss scales;
-Korthikanti et al. 2022 (arXiv:2205.05198) for activations. Errors are those of rounding to the
+Micikevicius et al. 2018 (arXiv:1710.03740) for master weights, updates that vanish, and loss
+scales; Korthikanti et al. 2022 (arXiv:2205.05198) for activations. Numbers are rounded to the
 nearest number, ties to even.
 """
 
@@ -37,15 +37,15 @@ def activation_bytes(layer: Layer, element_bytes: int = 2) -> float:
 def largest_lost_update(of: Format, weight: float) -> float:
     """Return the largest update that may not change `weight`: half of the step to its neighbor.
 
-    Exactly half is a tie, which rounds to the even neighbor, so that every other weight does not
-    change. This holds for updates away from 0: below a power of two, numbers are twice as close.
+    Exactly half is a tie, which rounds to the even neighbor, so every other weight does not change.
+    This holds for updates away from 0, because numbers below a power of two are twice as close.
     """
     return of.spacing(weight) / 2
 
 
 @dataclass(frozen=True)
 class Shares:
-    """The shares of numbers that a format loses, keeps, and so on. Their sum is 1."""
+    """The shares of numbers by what a format does to them. Their sum is 1."""
 
     lost: float  # rounded to 0
     subnormal: float  # kept, with fewer bits
@@ -57,9 +57,9 @@ def shares(exponents: Mapping[int, float], of: Format, scale: float = 1.0) -> Sh
     """Return the shares of numbers after they are multiplied by `scale` and rounded.
 
     `exponents[e]` counts numbers x with 2^e ≤ |x| < 2^(e+1). The `scale` is a power of two, so all
-    numbers of a count keep a common exponent. A count goes where its smallest number goes. This is
-    exact except for the octaves of the largest number and of half the smallest (where 2^e itself is
-    a tie). Raises ValueError for another scale, and if no number was counted.
+    numbers of a count keep a common exponent. Each count is treated like its smallest number, which
+    is exact except in the octaves of the largest number and of half the smallest (where 2^e itself
+    is a tie). Raises ValueError for another scale, and if no number was counted.
     """
     shift = _power(scale)
     total = sum(exponents.values())
@@ -83,7 +83,7 @@ def fate(exponent: int, of: Format) -> str:
 def scales_between(
     exponents: Mapping[int, float], of: Format, most_lost: float = 0.0
 ) -> tuple[float, float]:
-    """Return the smallest scale that loses at most `share`, and the largest that never overflows.
+    """Return the smallest scale that loses at most `most_lost`, and the largest without overflow.
 
     Both are powers of two, and may be below 1. If the first is larger than the second, the format
     cannot represent all numbers.
@@ -113,8 +113,8 @@ def sum_error(of: Format, world_size: int) -> float:
     It is the root mean square of the error, divided by that of the sum. ρ is `rounding_error`. Each
     rank rounds its number, and each addition, one rank after the other, rounds the sum so far.
     Numbers are independent with mean 0, like gradients that are mostly noise, so the sum of k is √k
-    times as large as one number, and so is its error. Dividing by N, if N is a power of two, adds
-    no error at any point.
+    times as large as one number, and so is its error. Dividing by N at any point adds no error if N
+    is a power of two.
     """
     _check(world_size)
     if world_size == 1:
@@ -123,7 +123,7 @@ def sum_error(of: Format, world_size: int) -> float:
 
 
 def tree_sum_error(of: Format, world_size: int) -> float:
-    """Return the relative error if pairs are added, then pairs of pairs: ρ·√(log₂N + 1)."""
+    """Return the relative error of adding pairs, then pairs of pairs, …: ρ·√(log₂N + 1)."""
     _check(world_size)
     return rounding_error(of) * math.sqrt(math.log2(world_size) + 1)
 
@@ -146,9 +146,9 @@ def reduction_window(
 ) -> tuple[float, float]:
     """Return the smallest and the largest gradient for which a mean over N ranks is accurate.
 
-    A rank stores its gradient, the gradient over `divide_before`, their sum over N ranks, and the
-    mean. All four must lie between `smallest` and `largest`. A sum of `equal` gradients is N times
-    as large as one of them, and a sum of independent ones √N times.
+    A rank stores its gradient, the gradient divided by `divide_before`, the sum of these over N
+    ranks, and the mean. All four must lie between `smallest` and `largest`. A sum of `equal`
+    gradients is N times as large as one gradient, and a sum of independent gradients √N times.
     """
     _check(world_size)
     growth = world_size if equal else math.sqrt(world_size)
@@ -159,7 +159,7 @@ def reduction_window(
 def swallowed_from(of: Format) -> int:
     """Return how many equal numbers can be added before the sum stops growing: 2^(bits + 1).
 
-    `bits` are those of the mantissa. After that, one more number is half a step, a tie that is
+    `bits` is the number of mantissa bits. After that, one more number is half a step, a tie that is
     rounded down.
     """
     return 2 ** (of.mantissa_bits + 1)

@@ -10,9 +10,9 @@
     network.message(1e6, source=0, destination=4)   # seconds
 
 Every rank has a link inside its node and its own network card. A collective over ranks of several
-nodes is either *flat* or *hierarchical*, whichever is faster. In a flat one, all links count as
-links between nodes, because each round waits for its slowest message. The steps of a hierarchical
-one stay inside the nodes, or connect ranks with the same position on each node.
+nodes is either *flat* or *hierarchical*, whichever is faster. In a flat collective, all links count
+as links between nodes, because each round waits for its slowest message. Each step of a
+hierarchical collective is inside the nodes, or connects ranks with the same position on each node.
 """
 
 import functools
@@ -30,8 +30,8 @@ from parlab.units import sized, timed
 class Step(NamedTuple):
     """A step of a hierarchical collective: its collective, its links, and its part of the data.
 
-    The data of a step is the whole size, which `part` may divide by the number of ranks per node or
-    of nodes.
+    The size of a step is the whole size, or that size divided by the number of ranks per node or of
+    nodes, depending on `part`.
     """
 
     collective: str
@@ -81,7 +81,7 @@ HIERARCHIES: dict[str, list[list[Step]]] = {
 class Network:
     """`nodes` of `ranks_per_node` ranks each, numbered node after node.
 
-    `inside` is the link of a rank to another one on its node, `between` the link to a rank on
+    `inside` is the link of a rank to another rank on its node, `between` the link to a rank on
     another node, and `call` the constant overhead of each call in seconds. Raises ValueError, with
     one line that says what is wrong, for invalid values.
     """
@@ -121,7 +121,7 @@ class Network:
     def collective(self, name: str, size: float, members: Iterable[int] | None = None) -> Choice:
         """Return the fastest algorithm of a collective over `members` (default: all ranks).
 
-        `size` in bytes and `name` as in `parlab.costs.algorithms`, whose ValueError it raises.
+        `size` in bytes and `name` are as in `parlab.costs.algorithms`, as is the ValueError.
         """
         ranks = range(self.ranks) if members is None else members
         return _fastest(self, name, size, self.layout(ranks))
@@ -186,7 +186,7 @@ def _fastest(network: Network, name: str, size: float, layout: tuple[int, ...]) 
 def _hierarchical(
     network: Network, name: str, size: float, layout: tuple[int, ...]
 ) -> Iterator[Choice]:
-    """Return the hierarchical algorithms if all nodes have equally many ranks, and at least 2."""
+    """Yield the hierarchical algorithms if all nodes have the same number of ranks, at least 2."""
     nodes, per_node = len(layout), layout[0]
     if nodes == 1 or per_node == 1 or layout[-1] != per_node:
         return

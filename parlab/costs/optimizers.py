@@ -1,4 +1,4 @@
-"""Bytes of optimizer states, from the shapes of the parameters, and with ZeRO's first stage.
+"""Bytes of optimizer states, from the shapes of the parameters, also with ZeRO's first stage.
 
 Adafactor: Shazeer and Stern 2018 (arXiv:1804.04235). 8-bit states: Dettmers et al. 2022
 (arXiv:2110.02861), with the sizes of bitsandbytes 0.50. The step counters, a few bytes for each
@@ -16,7 +16,7 @@ SMALLEST_8BIT = 4096  # smaller tensors keep 32-bit states there
 
 
 def adam_8bit(shape: Shape) -> float:
-    """Two bytes for each number, and two 32-bit scales for each block; 8 for a small tensor."""
+    """Return two bytes per number and two 32-bit scales per block; 8 per number if small."""
     numbers = math.prod(shape)
     if numbers < SMALLEST_8BIT:
         return 8 * numbers
@@ -24,14 +24,14 @@ def adam_8bit(shape: Shape) -> float:
 
 
 def adafactor(shape: Shape) -> float:
-    """A mean for each row and each column of a matrix; a number for each number of a vector."""
+    """Return the bytes of a mean for each row and column, or for each number of a vector."""
     if len(shape) < 2:
         return 4 * math.prod(shape)
     *rest, rows, columns = shape
     return 4 * math.prod(rest) * (rows + columns)
 
 
-# Bytes of 32-bit states of a parameter of a given shape.
+# Bytes of the states of a parameter of a given shape, in 32 bits unless the name says 8-bit.
 OPTIMIZERS: Mapping[str, Callable[[Shape], float]] = MappingProxyType(
     {
         "SGD": lambda _: 0.0,
@@ -44,7 +44,7 @@ OPTIMIZERS: Mapping[str, Callable[[Shape], float]] = MappingProxyType(
 
 
 def states_bytes(optimizer: str, shapes: Sequence[Shape]) -> float:
-    """Bytes of an optimizer's states for parameters of these shapes.
+    """Return the bytes of an optimizer's states for parameters of these shapes.
 
     Raises ValueError for an optimizer that is not in `OPTIMIZERS`.
     """
@@ -56,7 +56,7 @@ def states_bytes(optimizer: str, shapes: Sequence[Shape]) -> float:
 def bytes_per_parameter(
     optimizer: str, shapes: Sequence[Shape], ranks: int = 1, *, master: bool = False
 ) -> float:
-    """Bytes of parameters, gradients, and optimizer states for each parameter, on each rank.
+    """Return a rank's bytes of parameters, gradients, and optimizer states, per parameter.
 
     With several `ranks`, ZeRO's first stage shards the optimizer states. Parameters and gradients
     have 32 bits; with `master`, they have 16, and the states include a 32-bit copy.

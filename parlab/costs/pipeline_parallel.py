@@ -4,8 +4,8 @@ Symbols: p ranks in a row, v stages on each, m micro-batches in a step, of equal
 and the backward pass of a micro-batch through a rank's whole share take T_F and T_B seconds.
 Huang et al. 2019 (GPipe, arXiv:1811.06965) and Narayanan et al. 2021 (arXiv:2104.04473) for bubbles
 and messages, Korthikanti et al. 2022 (arXiv:2205.05198) for activations of interleaved stages,
-Qi et al. 2024 (arXiv:2401.10241) for zero bubble. A model of a machine, to compare designs with;
-not a measurement.
+Qi et al. 2024 (arXiv:2401.10241) for zero bubble. This models a machine in order to compare
+designs, and is not a measurement.
 """
 
 from collections.abc import Callable
@@ -45,7 +45,7 @@ def step_seconds(
 
 
 def gain_over_naive(ranks: int, micro_batches: int) -> float:
-    """Return how many times as fast as the naive split a pipeline is: pm/(m + p − 1).
+    """Return how many times as fast a pipeline is as the naive split: pm/(m + p − 1).
 
     The naive split has one micro-batch, which passes through one rank after the other.
     """
@@ -55,7 +55,7 @@ def gain_over_naive(ranks: int, micro_batches: int) -> float:
 def micro_batches_for(ranks: int, most: float, chunks: int = 1) -> int:
     """Return the fewest micro-batches for a bubble of at most `most` of the ideal time.
 
-    With v > 1, it is a multiple of p. Raises ValueError unless `most` is above 0.
+    With v > 1, the number is a multiple of p. Raises ValueError unless `most` is above 0.
     """
     _check(ranks, 1, chunks)
     if not most > 0:
@@ -138,7 +138,7 @@ def sent_by(rank: int, ranks: int, micro_batches: int, size: float, chunks: int 
 
 @dataclass(frozen=True)
 class ZeroBubble:
-    """A row of Table 2 of Qi et al.: idle seconds of a rank, and its peak of micro-batches."""
+    """A row of Qi et al.'s Table 2: idle seconds of a rank, and the most micro-batches it holds."""
 
     bubble: float
     held: int
@@ -150,8 +150,8 @@ def zero_bubble(
     """Return the rows for 1F1B, ZB-H1, and ZB-H2.
 
     The backward pass has two parts: T_B for inputs, and T_W for weights. The idle time is
-    (p − 1)(T_F + T_B + kT_W) with k = 1, −1, and −2. A rank holds p, p, and 2p − 1 micro-batches of
-    M_B bytes, which a micro-batch needs until its backward pass for inputs.
+    (p − 1)(T_F + T_B + kT_W) with k = 1, −1, and −2. A rank holds p, p, and 2p − 1 micro-batches.
+    Each takes M_B bytes until its backward pass for inputs.
     """
     _check(ranks, 1, 1)
     rows = {"1F1B": (1, ranks), "ZB-H1": (-1, ranks), "ZB-H2": (-2, 2 * ranks - 1)}

@@ -1,4 +1,4 @@
-"""The messages of each kind of parallelism for the same training step, to compare them.
+"""The messages of each kind of parallelism in the same training step, for comparison.
 
 The step trains a transformer without dropout on one sequence for each rank, in 16 bits. All
 collectives except all-to-alls use rings. This models a machine, and is not a measurement.
@@ -30,10 +30,10 @@ class Transformer:
         return 12 * self.layers * self.hidden**2
 
     def flop(self, ranks: int, experts_per_token: int = 1) -> float:
-        """FLOP of one rank in a step with one sequence for each rank.
+        """Return the FLOP of one rank in a step with one sequence for each rank.
 
-        With experts, each token passes through `experts_per_token` MLPs in each layer. Each of them
-        has 16bsh² FLOP in the forward pass, and twice as many in the backward pass.
+        With experts, each token passes through `experts_per_token` MLPs in each layer. Each MLP
+        takes 16bsh² FLOP in the forward pass, and twice as many in the backward pass.
         """
         layer = Layer(ranks, self.sequence, self.hidden)
         more = 48 * layer.numbers * layer.hidden * (experts_per_token - 1)
@@ -49,8 +49,8 @@ def step_cost(
 ) -> Cost:
     """Return the messages and bytes that a rank sends in a step over `ranks`, for one of `NAMES`.
 
-    A pipeline cuts the batch into as many micro-batches as there are sequences, and the rank is in
-    the middle. With experts, every layer has them, and the gradients of the rest are not counted.
+    A pipeline has one micro-batch for each sequence, and its numbers are for a rank in the middle.
+    With experts, every layer has them, and the gradients of other parameters are not counted.
 
     Raises ValueError for any other name.
     """
@@ -77,7 +77,7 @@ def step_cost(
 def share_of_compute(
     name: str, model: Transformer, ranks: int, link: Link, flop_per_second: float
 ) -> float:
-    """Return a rank's seconds of sending, over its seconds of computing, if nothing overlaps."""
+    """Return a rank's seconds of sending divided by its seconds of computing, without overlap."""
     experts = EXPERTS_PER_TOKEN if name == "expert" else 1
     compute = model.flop(ranks, experts) / flop_per_second
     return step_cost(name, model, ranks).seconds(link) / compute

@@ -1,4 +1,4 @@
-"""Tensor and sequence parallelism: activations, traffic and time of a transformer layer.
+"""Tensor and sequence parallelism: activations, traffic, and time of a transformer layer.
 
 Symbols: b samples (of a micro-batch), s tokens each, hidden size h, a heads, t ranks that share a
 layer, l layers. See Shoeybi et al. 2019 (arXiv:1909.08053) for the split, Narayanan et al. 2021
@@ -42,7 +42,7 @@ def activation_bytes(
 
     Korthikanti et al., Table 2: sbh(34 + 5as/h) on one rank; sbh(10 + 24/t + 5as/(ht)) with tensor
     parallelism; sbh/t (34 + 5as/h) with sequence parallelism, too. Selective recomputation leaves
-    out the 5as/h. Full recomputation keeps the layer's input, 2sbh, as in the paper.
+    out the 5as/h. Full recomputation keeps only the layer's input, 2sbh, as in the paper.
 
     Raises ValueError for a `recompute` that is not in `RECOMPUTE`, and for less than one rank.
     """
@@ -66,7 +66,7 @@ def block_in_numbers(
 ) -> dict[str, float]:
     """Return the bytes that a rank keeps for a block of the labs' GPT: fused attention, no dropout.
 
-    For each of sbh numbers, it keeps sixteen:
+    The rank keeps sixteen numbers for each of the sbh numbers in an activation:
 
     - 4 for the inputs of the two norms and of the two products that are split by columns, complete
       on every rank unless the sequence is sharded;
@@ -170,9 +170,9 @@ def chunked(
 def hidden_to_pay(
     ranks: int, beta: float, flop_per_second: float, share: float = 1.0, element_bytes: int = 2
 ) -> float:
-    """Return the hidden size from which communication is at most `share` of the computation.
+    """Return the smallest hidden size for which communication is at most `share` of computation.
 
-    Without latencies and the s/(6h) of attention, their ratio is e(t−1)βF/(9h), in which batch and
+    Without latencies and the s/(6h) of attention, their ratio is e(t−1)βF/(9h), because batch and
     sequence cancel.
     """
     return element_bytes * (ranks - 1) * beta * flop_per_second / (9 * share)

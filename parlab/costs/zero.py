@@ -38,7 +38,7 @@ FLOAT32_MOMENTUM = Recipe(4, 4, 4)
 def model_states(
     parameters: float, world_size: int, stage: int, recipe: Recipe = MIXED_ADAM
 ) -> dict[str, float]:
-    """Return the bytes on each rank between two steps, by kind: Table 1 of the paper.
+    """Return the bytes on each rank between two steps, by kind (Table 1 of the paper).
 
     Raises ValueError for an unknown stage, and for less than one rank.
     """
@@ -95,7 +95,7 @@ def bytes_sent(parameters: float, world_size: int, stage: int, element_bytes: in
 
 
 def tokens_to_hide(flop_per_second: float, beta: float, element_bytes: int = 2) -> float:
-    """Return the tokens per rank from which stage 3's forward all-gather can fully overlap.
+    """Return the fewest tokens per rank for which stage 3's forward all-gather can fully overlap.
 
     The forward pass computes 2Ψ FLOP per token, and sends element_bytes·Ψ bytes. The backward pass
     needs no more tokens, because it computes twice as much and sends twice as much.
