@@ -52,7 +52,7 @@ def pairwise_steps(title: str, ranks: int) -> Figure:
 def queues(
     title: str, slots: Sequence[Sequence[Sequence[str]]], dropped: Sequence[str], capacity: int
 ) -> Figure:
-    """Draw the slots of each expert and the choices that found no free slot.
+    """Draw the slots of each expert, and the choices for which no slot was free.
 
     Args:
         slots: for each expert, the names in its slots, each with the number of the choice (1 or 2).
@@ -130,8 +130,8 @@ def dropped_shares(title: str, shares: Mapping[str, Mapping[float, float]]) -> F
 def expert_exchange(title: str, ranks: int, experts: int) -> Figure:
     """Draw the buffers of dispatched tokens before and after the all-to-all.
 
-    A cell is the capacity of one expert: its row is the rank that holds it, its color the rank that
-    owns the expert.
+    A cell is the capacity of one expert. Its row shows the rank that holds it, and its color the
+    rank that owns the expert.
     """
     figure, panels = subplots(title, 1, 2, figsize=(9.2, 0.62 * ranks + 1.6))
     own = experts // ranks
@@ -157,7 +157,7 @@ def expert_exchange(title: str, ranks: int, experts: int) -> Figure:
 
 
 def gradient_groups(title: str, replicas: int, expert_ranks: int) -> Figure:
-    """Draw which parameters the ranks of a grid hold, and which of them share their experts."""
+    """Draw which parameters the ranks of a grid hold, and which ranks hold the same experts."""
     figure, axes = subplots(title, figsize=(7.2, 1.6 * replicas + 1.4))
     for row in range(replicas):
         for column in range(expert_ranks):

@@ -35,7 +35,7 @@ def memory(title: str, sizes: Mapping[str, Mapping[int, float]], device: float) 
 
 
 def ulysses_layout(title: str, ranks: int, heads: int) -> Figure:
-    """Draw which rank holds which tokens of which heads, outside and inside of attention."""
+    """Draw which rank holds which tokens of which heads, outside and inside attention."""
     figure, panels = subplots(title, 1, 2, figsize=(8.4, 3.6))
     names = ("outside: all heads, some tokens", "inside attention: some heads, all tokens")
     for axes, name, inside in zip(panels, names, (False, True), strict=True):
@@ -100,7 +100,7 @@ def timelines(title: str, plans: Mapping[str, tuple[Spans, Spans]]) -> Figure:
 
 
 def masks(title: str, layouts: Mapping[str, Sequence[Sequence[int]]]) -> Figure:
-    """Draw the pairs that a causal mask leaves, in the color of the rank that computes them.
+    """Draw the pairs that a causal mask allows, in the color of the rank that computes them.
 
     Args:
         layouts: by name, the positions of each rank's tokens.
@@ -132,7 +132,7 @@ def _legend(axes: Axes, names: Sequence[str]) -> None:
 def step_work(title: str, layouts: Mapping[str, Sequence[Sequence[int]]]) -> Figure:
     """Draw the work of each rank in each step of the ring, as a share of a block without a mask.
 
-    Under each step stands the largest share, for which all other ranks wait.
+    A panel's title has the sum of the largest share in each step, for which all ranks wait.
     """
     figure, panels = subplots(
         title, 1, len(layouts), figsize=(4.2 * len(layouts), 3.2), sharey=True, squeeze=False

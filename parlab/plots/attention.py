@@ -15,7 +15,7 @@ _KEPT = Style("kept in registers", series(3, "").colour)
 
 
 def attention_tiles(title: str, rows: int, columns: int, program: int, step: int) -> Figure:
-    """Draw the tiles of the scores, and those of Q, K, V, and the output that step `step` needs.
+    """Draw the tiles of the scores, and the tiles of Q, K, V, and the output in step `step`.
 
     Program `program` handles one row of tiles and goes through its `columns` from left to right.
     """

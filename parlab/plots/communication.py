@@ -67,8 +67,8 @@ def collective(title: str, before: Grid, after: Grid) -> Figure:
 
     `before[r][i]` is what rank r holds in place i: the letters of the ranks whose numbers are
     there, one letter each, or "" for a place that does not matter. Several letters are a sum.
-    Chunks carry their number: A₀ is the first chunk of A. The number is that of the place, or
-    the digit after the letter: "A2" is A₂ in any place.
+    Chunks are numbered: A₀ is the first chunk of A. The number is the place's own, unless a digit
+    follows the letter: "A2" is A₂ in any place.
     """
     places = max(len(row) for row in (*before, *after))
     drawn, axes = subplots(title, 1, 2, figsize=(8, 0.5 * len(before) + 0.8))
@@ -181,7 +181,7 @@ def ring_rounds(title: str, states: Sequence[Grid]) -> Figure:
 
 
 def waiting(title: str, arrows: Sequence[tuple[int, int]], n: int, circle: Sequence[int]) -> Figure:
-    """Draw an arrow from each waiting rank to the rank it waits for; mark the ranks of `circle`."""
+    """Draw an arrow from each waiting rank to the rank it waits for. Mark the ranks in `circle`."""
     drawn, axis = subplots(title, figsize=(6.4, 1.7))
     stuck, other = style("reference").colour, style("idle").colour
     for r in range(n):

@@ -23,7 +23,7 @@ PARTS = {
     "data": ("gradients and parameters", series(4, "")),
 }
 
-# The chart: places of its columns, and half of the height of a box.
+# The positions of the chart's columns, and half of the height of a box.
 _QUESTION, _SECOND, _WIDTH, _LEAF, _END, _HALF = 2.9, 3.5, 2.3, 6.5, 11.9, 0.38
 
 
@@ -32,8 +32,8 @@ class Question:
     """A question of the decision chart.
 
     Attributes:
-        leaves: the answer that leads to it, an advice, and its numbers.
-        second: a question that a "yes" to the first one leads to.
+        leaves: for each piece of advice, the answer that leads to it, the advice, and its numbers.
+        second: a question that follows a "yes" to the first one.
     """
 
     text: str
@@ -77,7 +77,7 @@ def step_shares(title: str, steps: Mapping[str, Parts]) -> Figure:
 def decision_chart(title: str, questions: Sequence[Question], last: Question) -> Figure:
     """Draw questions from top to bottom. Each "no" leads to the next one, and `last` ends the list.
 
-    The answers of a question are on its right. If a question has a `second` one, that is between.
+    The answers to a question are on its right. A `second` question, if any, is between them.
     """
     rows = [len(one.leaves) for one in (*questions, last)]
     figure, axes = subplots(title, figsize=(9.4, 0.95 * sum(rows) + 1.0))

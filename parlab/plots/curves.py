@@ -17,7 +17,7 @@ def same_curves(
     Args:
         title: the picture's message.
         panels: by title, each run's losses by its name; all panels have the same runs.
-        loss: the name of the vertical axes; those of a row have the same scale.
+        loss: the name of the vertical axes. The axes of a row have the same scale.
 
     Returns:
         matplotlib's figure and its axes, two in each row.
@@ -49,7 +49,7 @@ def ending_curves(
     points: int,
     steps: Mapping[str, int],
 ) -> tuple[Any, Any]:
-    """Draw the losses of runs, some of which end early with a NaN, which a cross marks.
+    """Draw the losses of runs. A cross marks the end of a run that stops early with a NaN.
 
     Args:
         title: the picture's message.

@@ -8,13 +8,13 @@ from parlab.plots.still import subplots
 
 
 def expert_load(title: str, panels: Mapping[str, Sequence[Sequence[float]]]) -> tuple[Any, Any]:
-    """Draw each expert's share of the tokens as a band, stacked, over the steps of a training.
+    """Draw each expert's share of the tokens over the training steps, as stacked bands.
 
-    In each panel, the most popular expert at the end is at the bottom.
+    In each panel, the expert that is most popular at the end is at the bottom.
 
     Args:
         title: the picture's message.
-        panels: by title, the shares of all experts in each step; those of a step add up to 1.
+        panels: by title, the shares of all experts in each step, which add up to 1.
 
     Returns:
         matplotlib's figure and its axes, in a row.

@@ -112,7 +112,7 @@ def add_slider(
 
     `steps` maps the text of each position to its traces, in addition to those that `figure` already
     has. `label` comes before this text. The axes do not change, so that a reader sees the effect of
-    the parameter: give them a range for all steps.
+    the parameter. Give them a range that fits all steps.
     """
     if not 0 <= active < len(steps):
         raise ValueError(f"no step {active}: this slider has {len(steps)}")
@@ -127,7 +127,7 @@ def add_slider(
         positions.append({"label": name, "method": "restyle", "args": args})
     for trace, owner in zip(figure.data[always:], owners, strict=True):
         trace.visible = owner == active
-    # Make the figure higher, so that the slider does not make the plot smaller.
+    # Make the figure taller, so that the slider does not make the plot smaller.
     height = (figure.layout.height or HEIGHT) + 80
     figure.update_layout(sliders=[slider(label, positions, active, top=56)], height=height)
 
@@ -150,12 +150,12 @@ def bundle(figure: go.Figure) -> dict[str, Any]:
 def _make_room_above(figure: go.Figure) -> None:
     """Move the title above a legend of several rows, because Plotly leaves space for only one.
 
-    The number of rows is that of a cell on a laptop, next to JupyterLab's list of files.
+    The number of rows is the one in a cell on a laptop, next to JupyterLab's list of files.
     """
     shown = {trace.name for trace in figure.data if trace.name and trace.visible is not False}
     if not shown:
         return
-    in_a_row = max(1, _LEGEND_WIDTH // (48 + 7 * max(map(len, shown))))  # pixels; columns are alike
+    in_a_row = max(1, _LEGEND_WIDTH // (48 + 7 * max(map(len, shown))))  # pixels; columns are equal
     rows, lines = -(-len(shown) // in_a_row), (figure.layout.title.text or "").count("<br>") + 1
     if rows + lines > 2:
         top = HEADROOM + 19 * (rows - 1) + 22 * (lines - 1) + 8

@@ -25,7 +25,7 @@ _NEEDED = Style("needed", "#b4540a")
 
 
 def device(title: str) -> Figure:
-    """Draw programs on multiprocessors with registers and shared memory, L2, and the memory."""
+    """Draw multiprocessors with programs, registers, and shared memory; the L2 cache; memory."""
     figure, axes = subplots(title, figsize=(7.2, 3.7))
     for place in range(4):
         left = 0.2 + place * 2.45

@@ -14,8 +14,8 @@ def predicted_and_measured(
 ) -> tuple[Any, Any]:
     """Draw a point for each layout, and the line on which both times are equal.
 
-    The kind of a point shows how many pipeline stages the layout has. Its label is the place of the
-    layout in the planner's list, counted from 1. Returns matplotlib's figure and axes.
+    The look of a point shows how many pipeline stages the layout has. Its label is the position of
+    the layout in the planner's list, counted from 1. Returns matplotlib's figure and axes.
     """
     drawn, axes = subplots("Layouts that are predicted to be faster are faster", figsize=(6.4, 5.2))
     ends = [0.9 * min(*predicted, *measured), 1.05 * max(*predicted, *measured)]

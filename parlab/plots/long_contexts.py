@@ -56,9 +56,9 @@ def ring_times(
 
     Args:
         title: the picture's message.
-        ratios: times of a message, in units of the time that a block is computed.
-        modeled: by name, a time for each of them, in the same unit; drawn as lines.
-        measured: the same; drawn as points.
+        ratios: times of a message, in units of the time to compute one block.
+        modeled: by name, a time for each ratio, in the same unit; drawn as lines.
+        measured: the same as `modeled`, but drawn as points.
 
     Returns:
         matplotlib's figure and axes.

@@ -78,7 +78,7 @@ def plan_explorer(
     """Draw what a layer keeps against the FLOP that it repeats, for the best plans.
 
     A slider chooses the length of the sequence. One line is for attention that keeps its scores,
-    one for fused attention, which does not, and a mark for the layer's whole forward pass.
+    and one for fused attention, which does not. A mark shows the layer's whole forward pass.
     """
     figure = interactive_figure(
         title, x="additional FLOP of a step", y="bytes kept for each number of sbh", height=440,
@@ -124,7 +124,7 @@ def second_moments(title: str, exact: np.ndarray, factored: np.ndarray) -> Figur
 def code_errors(title: str, maps: Mapping[str, Sequence[float]]) -> go.Figure:
     """Draw the relative error of rounding a number to the nearest code, for each map of codes.
 
-    Numbers are relative to the largest of their block, and from 10⁻⁷ to 1.
+    Numbers are relative to the largest number of their block, and range from 10⁻⁷ to 1.
     """
     figure = interactive_figure(
         title, x="number / largest of its block", y="mean relative error", height=420,

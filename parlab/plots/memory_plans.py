@@ -9,7 +9,7 @@ from parlab.costs.recomputation import Segment, all_plans, peak_bytes, recompute
 from parlab.plots.look import NEUTRAL, series
 from parlab.plots.still import artist, subplots
 
-MOST_SEGMENTS = 14  # whose plans can be drawn
+MOST_SEGMENTS = 14  # for more, there are too many plans to draw
 
 
 def plan_frontier(
@@ -22,12 +22,12 @@ def plan_frontier(
 
     Args:
         title: the picture's message.
-        segments: those of the plans, at most `MOST_SEGMENTS`.
+        segments: the segments that the plans keep or recompute, at most `MOST_SEGMENTS`.
         measured: peak bytes and recomputed FLOPs of some plans' steps, by name.
         budget: bytes, drawn as a vertical line.
 
     Raises:
-        ValueError: there are more segments, and so too many plans.
+        ValueError: there are more than `MOST_SEGMENTS` segments.
     """
     if len(segments) > MOST_SEGMENTS:
         raise ValueError(f"{len(segments)} segments have too many plans: at most {MOST_SEGMENTS}")
@@ -56,7 +56,7 @@ def plan_frontier(
 def frontier(plans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return the plans that need fewer FLOPs than every plan with at most their peak.
 
-    Takes and returns (bytes, FLOPs), in ascending order of the bytes.
+    A plan is (bytes, FLOPs). The result is in ascending order of bytes.
     """
     best: list[tuple[int, int]] = []
     for peak, flops in sorted(plans):
@@ -66,5 +66,5 @@ def frontier(plans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _scaled(plans: Sequence[tuple[int, int]], forward: int) -> tuple[list[float], list[float]]:
-    """Return megabytes and forward passes."""
+    """Return the plans' peaks in megabytes, and their FLOPs in forward passes."""
     return [peak / 1e6 for peak, _ in plans], [flops / forward for _, flops in plans]

@@ -1,4 +1,4 @@
-"""Drawings of what a training step of a lab has in memory."""
+"""Drawings of the memory that a training step of a lab uses."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,12 +9,12 @@ from parlab.plots.still import artist, subplots
 
 
 def memory_over_time(title: str, runs: Mapping[str, History], mark: str) -> tuple[Any, Any]:
-    """A line for each run: the memory of its tensors after each operation, with the peak.
+    """Draw a line for each run: the memory of its tensors after each operation. Name the peaks.
 
     Args:
         title: the picture's message.
         runs: recorded histories by name.
-        mark: the name of a mark of all histories, where each line gets a dot.
+        mark: the name of a mark in all histories. Each line has a dot there.
 
     Returns:
         matplotlib's figure and axes.

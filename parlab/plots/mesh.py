@@ -34,7 +34,7 @@ def mesh_figure(
         for d in range(down)
         for r in range(right)
     ]
-    # Colors follow from the innermost dimension, so that "tp" looks the same in most meshes.
+    # Start the colors at the innermost dimension, so that "tp" looks the same in most meshes.
     for i, dim in enumerate(reversed(mesh)):
         of_dim = groups.get(dim, ())
         for number, ranks in enumerate(of_dim):
@@ -57,7 +57,7 @@ def mesh_figure(
 
 
 def _counted(groups: Sequence[Sequence[int]]) -> str:
-    """Return how many groups there are, of how many ranks."""
+    """Return the number of groups and their sizes, in words."""
     sizes = sorted({len(ranks) for ranks in groups})
     plural = "s" if len(groups) != 1 else ""
     return f"{len(groups)} group{plural} of " + " or ".join(map(str, sizes))

@@ -1,4 +1,4 @@
-"""Find schedules by simulation: each free rank waits for the action that its rule wants next.
+"""Find schedules by simulation: each free rank waits for the action that its rule chooses next.
 
     schedule("1f1b", ranks=4, micro_batches=6)
 
@@ -7,8 +7,8 @@ passes; otherwise it runs a backward pass. The schedules differ in this limit:
 
 - "gpipe": no limit;
 - "1f1b": the number of ranks from this one to the end of the pipeline;
-- "interleaved": the same idea with several stages on a rank, which serves each stage in turn with p
-  micro-batches.
+- "interleaved": the same idea with several stages on a rank, which runs p micro-batches through
+  each stage in turn.
 
 `zero_bubble` divides a backward pass into two parts and delays the part for weights until the rank
 would be idle (ZB-H1 and ZB-H2 of Qi et al. 2024).

@@ -102,6 +102,6 @@ def _use_notebook() -> None:
         shell.run_line_magic("matplotlib", "inline")
     from matplotlib_inline.backend_inline import set_matplotlib_formats
 
-    # The same figure is the same text each time, so that a notebook that ran again differs less.
+    # Make the SVG of a figure the same every time, so that running a notebook again changes less.
     set_matplotlib_formats("svg", metadata={"Date": None})
     mpl.rcParams["svg.hashsalt"] = "parlab"

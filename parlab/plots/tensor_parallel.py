@@ -49,7 +49,7 @@ def cut_products(title: str, ranks: int = 2) -> Figure:
 
 
 def _matrix(axes: Axes, x: float, name: str, ranks: int, cut: str | None) -> None:
-    """Draw a square matrix. Its parts have the colors of their ranks; if whole, it has none."""
+    """Draw a square matrix. Its parts have the colors of their ranks. A whole matrix has none."""
     side = 1.4
     axes.text(x + side / 2, side + 0.12, name, ha="center", color=NEUTRAL, fontsize=11)
     for rank in range(ranks):
@@ -86,7 +86,7 @@ def _text_on(axes: Axes, x: float, y: float, text: str, colour: str, fontsize: f
     )
 
 
-# Along a layer: what is computed, and whether it lies inside a parallel part.
+# The steps of a layer, and whether each one is inside a parallel part.
 _STEPS: tuple[tuple[str, bool], ...] = (
     ("input,\nnorm", False),
     ("Q, K, V,\nattention", True),

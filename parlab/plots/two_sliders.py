@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from parlab.plots.interactive import slider
 
 # Each slider needs its own property, or it would undo the effect of the other one. The first slider
-# changes whether a trace is visible. The second one makes it transparent, also for the pointer.
+# changes whether a trace is visible. The second one makes it transparent, and disables hovering.
 _SHOWN = {"opacity": 1.0, "hoverinfo": "all", "showlegend": True}
 _HIDDEN = {"opacity": 0.0, "hoverinfo": "skip", "showlegend": False}
 

@@ -66,9 +66,9 @@ def memory_explorer(
 ) -> go.Figure:
     """Draw a device's bytes by kind for each stage, with controls for model, ranks, and recipe.
 
-    Each control has its own property of the bars, or it would undo the effect of another one. The
-    model changes whether a bar is visible, the ranks its opacity, and the recipe its position, on
-    the plot or outside. `active` has the controls' initial positions.
+    Each control changes its own property of the bars, or it would undo the effect of another one.
+    The model changes whether a bar is visible, the ranks its opacity, and the recipe its position,
+    on the plot or outside. `active` has the controls' initial positions.
     """
     figure = interactive_figure(
         title, y="on each device", yaxis=_gigabytes_axis(), height=740, barmode="overlay",
