@@ -17,8 +17,8 @@ class Answer:
         name: its name among the answers to the exercise.
         make: returns the function or class, a new one for each call.
         mistake: the key of the mistake that the check must name; None for a right answer, and for
-            a wrong one whose mistake no check can be sure of.
-        wrong: whether the check must reject it.
+            a wrong answer whose mistake no check can determine with certainty.
+        wrong: True if the check must reject it.
         says: words that the check's message must contain.
     """
 
@@ -86,7 +86,7 @@ class Answers:
 
 
 def defined_by(exercise: str, source: str, title: str) -> Any:
-    """Return what an exercise's cell with this source defines, given the other references."""
+    """Run this source as the exercise's cell, with the other references. Return its definition."""
     built_on = exercise_of(exercise)
     names = dict(definitions(built_on.lab.name))
     # An absolute path, because checks treat files with relative paths as library code.

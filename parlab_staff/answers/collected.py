@@ -21,7 +21,7 @@ def answers_to(exercise: str) -> list[Answer]:
 
     Raises:
         FileNotFoundError: there is no file with them.
-        ValueError: the file has no `answers`, or those of another exercise.
+        ValueError: the file defines no `answers`, or they belong to another exercise.
     """
     path = FOLDER / topic_of(exercise) / f"{exercise}.py"
     if not path.exists():
@@ -38,7 +38,7 @@ def reference_answer(exercise: str) -> Answer:
 
 
 def answer_in(path: Path, exercise: str) -> Answer:
-    """Return what a file defines for an exercise, given the lab's other references."""
+    """Return the answer that a file defines. The file can use the lab's other references."""
 
     def make() -> Any:
         known = exercise_of(exercise)

@@ -45,10 +45,10 @@ def run(
 
     Args:
         wanted: pairs of an exercise and an answer: "reference", "remembering" (the reference that
-            remembers its last result), the name of an answer that is kept, or the path of a file.
-        fixed: whether the checks draw the same inputs at every run.
-        seeds: run each check once with each of these seeds; None is a new one.
-        seconds: the time limit for all of them.
+            remembers its last result), the name of a kept answer, or the path of a file.
+        fixed: True if the checks must draw the same inputs in every run.
+        seeds: run each check once with each of these seeds. None means a new seed.
+        seconds: the time limit for all checks together.
 
     Raises:
         RuntimeError: the ranks ended, or an answer raised; the message contains their output.

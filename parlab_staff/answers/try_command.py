@@ -74,7 +74,7 @@ def _names(exercise: str, wanted: list[str], every: bool) -> list[str]:
 
 
 def _matching(exercise: str, given: str) -> list[str]:
-    """Return the answers that one word on the command line stands for."""
+    """Return the names of the answers that one argument on the command line selects."""
     if given == REFERENCE:
         return [given]
     if given.endswith(".py"):
@@ -93,7 +93,7 @@ def _matching(exercise: str, given: str) -> list[str]:
 
 
 def _expected(exercise: str) -> dict[str, tuple[bool, str | None, str]]:
-    """Return, for each kept answer, whether it must pass, its mistake, and words of the message."""
+    """Return for each kept answer: True if it must pass, its mistake, and words of the message."""
     try:
         kept = answers_to(exercise)
     except FileNotFoundError:
