@@ -1,8 +1,8 @@
 """Build the HTML book: `parlab book`, or `parlab book --edition student`.
 
 The full edition shows each lab's reference solution after a click. The student edition is built
-from sources without solutions, so that none can be in a page, in the search index, or in a
-download.
+from sources without solutions, so that no solution can appear in a page, in the search index, or in
+a download.
 """
 
 import shutil
@@ -22,9 +22,9 @@ _OPTIONS = ["-n", "-W", "--keep-going"]
 def build(edition: str = "full", output: Path | None = None) -> int:
     """Build an edition of the book into `output` (default `_build/html`). Return 0 on success.
 
-    The pages of `book/` are run, so their numbers and figures are those of this checkout; labs
-    and solutions show the outputs stored with them. Raises ValueError for an unknown edition, or
-    for a folder that is not writable.
+    The pages of `book/` are run, so their numbers and figures come from this checkout. Labs and
+    solutions show the outputs stored with them. Raises ValueError for an unknown edition, or for
+    a folder that is not writable.
     """
     if edition not in EDITIONS:
         raise ValueError(f"no edition {edition!r}: choose one of {', '.join(EDITIONS)}")

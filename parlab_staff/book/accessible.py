@@ -1,4 +1,4 @@
-"""Corrects what Sphinx, MyST-NB, and the theme write: for screen readers, and where lines break."""
+"""Corrects the HTML of Sphinx, MyST-NB, and the theme, for screen readers and for line breaks."""
 
 import re
 from collections.abc import Callable
@@ -9,10 +9,10 @@ from sphinx.application import Sphinx
 CORRECTIONS = [
     # The text of a folded cell is its name: "Show the code".
     (re.compile(r'<summary aria-label="Toggle hidden content">'), "<summary>"),
-    # Markdown makes an empty head where a table has no words.
+    # Markdown writes an empty header cell if a column has no title.
     (re.compile(r'<th class="head">(\s*(?:<p>\s*</p>)?\s*)</th>'), r"<td>\1</td>"),
     (re.compile(r"<th>\s*</th>"), "<td></td>"),  # as pandas writes it
-    # Roles that are out of use, or need other elements in them.
+    # Roles that are deprecated, or that require other elements inside.
     (re.compile(r' role="(?:doc-biblioentry|list)"'), ""),
     # No line may begin with the comma or the period after a formula.
     (
@@ -26,7 +26,7 @@ _FOLDED_PART = re.compile(r"(>([^<>]+)</a><details[^>]*><summary)>")
 def correct_page(
     app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object
 ) -> None:
-    """Correct a page's text, and give the sidebar's folded parts names."""
+    """Correct a page's HTML, and name the folded parts of the sidebar."""
     for wrong, right in CORRECTIONS:
         context["body"] = wrong.sub(right, context.get("body", ""))
     if made := context.get("generate_toctree_html"):
@@ -34,7 +34,7 @@ def correct_page(
 
 
 def _with_names(made: Callable[..., Any]) -> Callable[..., Any]:
-    def named(**kwargs: Any) -> Any:  # as the theme's templates call it, so that its cache is used
+    def named(**kwargs: Any) -> Any:  # called as the theme calls it, so that its cache is used
         found = made(**kwargs)
         if kwargs["kind"] != "sidebar":
             return found

@@ -1,7 +1,7 @@
-"""What figures show, in words, for readers who do not see them.
+"""Describes figures in words, for readers who do not see them.
 
-A chapter gives its own figures better texts (`mystnb: image: alt:`). These texts are for those
-of labs, and for Plotly's figures.
+Chapters set better texts for their own figures (`mystnb: image: alt:`). These texts are for the
+figures of labs, and for Plotly's figures.
 """
 
 import re
@@ -14,7 +14,7 @@ _LABELS = 12  # more labels, such as one for each message, say little
 
 
 def of_svg(svg: str) -> str:
-    """Describe a figure that matplotlib wrote: it keeps each text of the figure as a comment."""
+    """Describe a figure that matplotlib wrote. It writes each text of the figure as a comment."""
     parser = ElementTree.XMLParser(target=ElementTree.TreeBuilder(insert_comments=True))
     groups = ("title", "x", "x ticks", "y", "y ticks", "legend", "label")
     texts: dict[str, list[str]] = {group: [] for group in groups}
@@ -32,9 +32,9 @@ def of_svg(svg: str) -> str:
 
 
 def of_plotly(figure: dict[str, Any]) -> str:
-    """Describe a Plotly figure: its message, its axes, what is drawn, and its sliders.
+    """Describe a Plotly figure: its title, its axes, what is drawn, and its sliders.
 
-    If it has sliders, describe what it shows where they start.
+    If it has sliders, describe the figure with the sliders at their start positions.
     """
     layout = figure["layout"]
     data = [
@@ -70,12 +70,12 @@ def _axis(axis: dict[str, Any], data: list[dict[str, Any]], name: str) -> list[s
 
 
 def _words(texts: list[str]) -> list[str]:
-    """Return the texts that are more than numbers."""
+    """Return the texts that contain a letter, and so are not only numbers."""
     return [text for text in texts if re.search(r"[^\W\d_]", text)]
 
 
 def _texts(element: ElementTree.Element, path: str) -> Iterable[tuple[str, str]]:
-    """Yield the texts below an element of an SVG file, each with what it is in the figure."""
+    """Yield each text below an element of an SVG file, after its group, such as `legend`."""
     path += f"/{element.get('id', '')}"
     for child in element:
         if child.tag is ElementTree.Comment:
@@ -102,8 +102,8 @@ def _named(name: str, texts: Iterable[str]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return a text without markup: HTML's as Plotly has it, or TeX's as matplotlib has it."""
-    text = re.sub(r"-<br>(?=[a-z])", "", text)  # a word that is divided
+    """Return a text without markup: Plotly's HTML, or matplotlib's TeX."""
+    text = re.sub(r"-<br>(?=[a-z])", "", text)  # a hyphenated word
     text = re.sub(r"<[^>]*>", " ", text)
     text = re.sub(r"\\mathdefault|\\mathrm|[${}]", "", text)
     return " ".join(text.split())

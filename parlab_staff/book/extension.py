@@ -58,7 +58,7 @@ def _load_plotly(
 def _lead_to_the_file_that_people_edit(
     app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object
 ) -> None:
-    """Make the buttons for source and edit of labs and solutions lead to `solutions/NN_topic.py`.
+    """Point the source and edit buttons of labs and solutions to `solutions/NN_topic.py`.
 
     The pages' own files are notebooks, which are derived from this source.
     """
@@ -78,7 +78,7 @@ def kill_kernels() -> None:
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Called by Sphinx when it loads the extensions named in `_config.yml`."""
+    """Set up the extension. Sphinx calls this for each extension named in `_config.yml`."""
     # Otherwise, each citation searches all installed packages for this plugin.
     register_plugin("pybtex.backends", "plaintext", Backend, force=True)
     app.add_lexer(LEXER, RankCellLexer)
@@ -87,7 +87,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("html-page-context", _load_plotly)
     app.connect("html-page-context", link_pages_of_chapter)
     app.connect("html-page-context", leave_solutions_out)
-    # These change what the theme makes at 500 and 501.
+    # These change what the theme adds with priorities 500 and 501.
     app.connect("html-page-context", correct_page, priority=502)
     app.connect("html-page-context", _lead_to_the_file_that_people_edit, priority=502)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -18,9 +18,10 @@ def gpu_record(file: Path = FILE) -> dict[str, Any] | None:
 
 
 def measured_table(record: dict[str, Any]) -> str:
-    """Return a table in Markdown that compares the lab's kernels with others: ratios of times.
+    """Return a Markdown table with the ratios of the times of the lab's kernels and of others.
 
-    If the other is a copy of as many bytes, the inverse is the share of the device's copy rate.
+    If a kernel is compared with a copy of the same number of bytes, the inverse of the ratio is its
+    share of the device's copy rate.
     """
     rows = [
         "| work | compared with | ratio of times | share of the copy rate |",

@@ -10,7 +10,7 @@ _TIME = re.compile(r"^\| \*\*Time\*\* \| (\d+) minutes", re.MULTILINE)
 
 
 def lab_minutes(folder: Path = ROOT / "labs") -> dict[str, int]:
-    """Return each lab's minutes by its name, such as `01_mpi`. A test holds them to the exercises.
+    """Return each lab's minutes by name, such as `01_mpi`. A test compares them with the exercises.
 
     Raises ValueError for a lab that does not state them.
     """

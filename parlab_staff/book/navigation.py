@@ -28,7 +28,7 @@ def leave_solutions_out(
 def link_pages_of_chapter(
     app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object
 ) -> None:
-    """Give the template `chapter-pages.html` the pages of this chapter: title, address, current."""
+    """Pass this chapter's pages to `chapter-pages.html`: title, address, and if it is current."""
     folder, _, name = pagename.partition("/")
     found = [(f"{of}/{name}", title) for of, title in PAGES.items()]
     found = [(page, title) for page, title in found if page in app.env.found_docs]

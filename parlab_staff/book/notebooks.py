@@ -43,7 +43,7 @@ def lab_page(notebook: dict[str, Any], page: str, site: Site) -> dict[str, Any]:
 
 
 def _with_link(cell: dict[str, Any], names: list[str]) -> list[dict[str, Any]]:
-    """Return an exercise's cell after a link to its page, and a cell without a page alone."""
+    """Return the cell, after a link to the page of its exercise if there is one."""
     key = cell["metadata"].get("exercise")
     if key not in names or "exercise" not in cell["metadata"].get("tags", []):
         return [cell]
@@ -53,7 +53,7 @@ def _with_link(cell: dict[str, Any], names: list[str]) -> list[dict[str, Any]]:
 
 
 def _launch_buttons(page: str, site: Site) -> str:
-    """Return the links that open a lab elsewhere, and the one that downloads it, as buttons."""
+    """Return buttons that open a lab elsewhere, and one that downloads it."""
     opening = [
         _OPEN.format(look=_FIRST, address=html.escape(address), service=service)
         for service, address in site.launchers(page).items()
@@ -90,7 +90,7 @@ def _page(notebook: dict[str, Any], word: str, before_title: str = "") -> dict[s
 
 
 def _described(cell: dict[str, Any]) -> dict[str, Any]:
-    """Return the cell with a text for its figure, if it has one and no text."""
+    """Return the cell. If it shows a figure without a description, add a description."""
     drawn = [
         "".join(output["data"]["image/svg+xml"])
         for output in cell.get("outputs", [])
@@ -105,9 +105,9 @@ def _described(cell: dict[str, Any]) -> dict[str, Any]:
 def _one_title(text: str, headings: int, before_title: str, word: str) -> tuple[str, int]:
     """Return the text with `word` below the notebook's first heading, and the count of headings.
 
-    All other headings are one level lower: a notebook may have several of the first level, but a
-    page of the book has one, from which the theme makes the sidebar and the page's contents.
-    `headings` counts the headings before this text.
+    All other headings are one level lower. A notebook may have several headings of the first level,
+    but a page of the book has only one, from which the theme makes the sidebar and the page's
+    contents. `headings` counts the headings before this text.
     """
     lines, fenced = [], False
     for line in text.splitlines():

@@ -1,4 +1,4 @@
-"""The addresses of the published book: read from `site.yml`, and what the build makes of them."""
+"""The addresses of the published book, read from `site.yml`, and how the build uses them."""
 
 import dataclasses
 import os
@@ -31,7 +31,7 @@ chapters. You can also <a href="{path}search.html">search the course</a>.</p>
 
 @dataclass(frozen=True)
 class Site:
-    """The addresses in `site.yml`, without a slash at the end. An empty one is not configured."""
+    """The addresses in `site.yml`, without a slash at the end. Empty means not configured."""
 
     address: str = ""
     repository: str = ""
@@ -44,7 +44,7 @@ class Site:
         return dataclasses.replace(self, repository="")
 
     def launchers(self, lab: str) -> dict[str, str]:
-        """Return where each configured service opens a lab, by the service's name."""
+        """Return the address at which each configured service opens a lab, by service name."""
         notebook, found = f"lab/tree/labs/{lab}.ipynb", {}
         if self.jupyterhub:
             found["JupyterHub"] = f"{self.jupyterhub}/hub/user-redirect/{notebook}"
@@ -57,7 +57,7 @@ class Site:
 
 
 def read_site(root: Path, environment: Mapping[str, str] = os.environ) -> Site:
-    """Read `site.yml` in `root`. Variables such as PARLAB_SITE_ADDRESS fill in what is empty there.
+    """Read `site.yml` in `root`. Variables such as PARLAB_SITE_ADDRESS replace its empty values.
 
     Raises ValueError, with what to do, for an unknown name or a malformed address.
     """
@@ -92,7 +92,7 @@ def _well_formed(name: str, value: str) -> bool:
         return _REPOSITORY.fullmatch(value) is not None
     try:
         url = urlsplit(value)
-        _ = url.port  # raises ValueError for a port that is no number
+        _ = url.port  # raises ValueError for a port that is not a number
     except ValueError:
         return False
     secure_or_local = url.scheme in ("https", "http") and bool(url.hostname)
@@ -100,7 +100,7 @@ def _well_formed(name: str, value: str) -> bool:
 
 
 def with_site(config: dict[str, Any], site: Site) -> dict[str, Any]:
-    """Return the content of `_config.yml` with what the site's addresses make possible."""
+    """Return the content of `_config.yml` with the features that the site's addresses enable."""
     sphinx = dict(config["sphinx"]["config"])
     if site.address:
         sphinx |= _published(site.address, sphinx["extensions"])

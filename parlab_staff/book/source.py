@@ -16,7 +16,7 @@ BEGIN_FULL = "% BEGIN FULL EDITION"
 END_FULL = "% END FULL EDITION"
 
 _SOLUTIONS = "solutions/"
-# Pages only in the full edition; the one for instructors shows a hidden check.
+# Pages only in the full edition. The page for instructors shows a hidden check.
 _FULL_ONLY = (_SOLUTIONS, "book/instructors")
 
 
@@ -70,7 +70,7 @@ def _is_full_only(page: str) -> bool:
 
 
 def of_edition(page: Path, edition: str) -> str:
-    """Return the text of a page in an edition. Raises ValueError for a mark without its pair."""
+    """Return the text of a page in an edition. Raises ValueError for an unpaired mark."""
     kept, full_only = [], False
     for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(keepends=True), 1):
         if line.strip() in (BEGIN_FULL, END_FULL):
