@@ -1,4 +1,4 @@
-"""The labs of a checkout, what is wrong with them, and where their notebooks go."""
+"""The labs of a checkout, their problems, and the paths of their notebooks."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,16 +37,16 @@ class Course:
         return [read_lab(path) for path in sorted(self.solutions.glob("*.py"))]
 
     def orphans(self, labs: list[Lab]) -> list[Path]:
-        """Return the derived notebooks that have no source any more."""
+        """Return the derived notebooks that no longer have a source."""
         names = {lab.name for lab in labs}
         found = [*self.labs.glob("*.ipynb"), *self.solutions.glob("*.ipynb")]
         return sorted(p for p in found if NAME.fullmatch(p.stem) and p.stem not in names)
 
 
 def select(labs: list[Lab], wanted: list[str]) -> list[Lab]:
-    """Return the labs for these words, such as `01_mpi`, `mpi`, `01`, or a path. No words: all.
+    """Return the labs for these words, such as `01_mpi`, `mpi`, `01`, or a path, or else all labs.
 
-    Raises ValueError for a word that means no lab.
+    Raises ValueError for a word that matches no lab.
     """
     chosen = {lab_name(word, [lab.name for lab in labs]) for word in wanted}
     return [lab for lab in labs if lab.name in chosen] if wanted else labs

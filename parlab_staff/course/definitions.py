@@ -1,4 +1,4 @@
-"""What the exercise cells of a lab define, without a notebook. Needs only the standard library."""
+"""Runs the exercise cells of a lab without a notebook. Needs only the standard library."""
 
 import ast
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from parlab_staff.course.lab import Lab
 
 
 def definitions_in(lab: Lab) -> dict[str, Any]:
-    """Return what a lab's exercise cells define, by name, with the imports that they use.
+    """Run a lab's exercise cells and the imports that they use. Return their names and values.
 
     Nothing else of the lab runs. `parlab.rank` is left out, because it would start MPI.
     """
@@ -23,7 +23,7 @@ def definitions_in(lab: Lab) -> dict[str, Any]:
 def reference_code(lab: Lab, *, for_checks: bool = False) -> Iterator[tuple[str, str]]:
     """Yield the code of the exercise cells, and the imports that they use, each with a title.
 
-    With `for_checks`, the imports of check cells are included, and that of `parlab.rank`.
+    With `for_checks`, the imports of check cells and of `parlab.rank` are included.
     """
     parsed = [(cell, ast.parse(cell.code)) for cell in lab.cells if cell.kind == "code"]
     used: set[str] = set()

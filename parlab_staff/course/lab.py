@@ -22,7 +22,7 @@ TIMED = "timed"
 class Lab:
     """A lab, from its source or from a notebook.
 
-    `text` and `problems` are of a source: all of it, and why cells could not be read.
+    Only a lab from its source has `text` (the whole source) and `problems` (what cannot be read).
     """
 
     path: Path
@@ -53,20 +53,20 @@ class Lab:
         return [exercise.key for exercise in self.exercises]
 
     def exercise(self, key: str) -> "Exercise | None":
-        """Return the exercise with this key, if it is one of this lab's."""
+        """Return the exercise with this key; None if this lab has none."""
         return next((one for one in self.exercises if one.key == key), None)
 
 
 @dataclass(frozen=True)
 class Exercise:
-    """An exercise of a lab; `cell` is the one that learners complete."""
+    """An exercise of a lab; `cell` is the cell that learners complete."""
 
     lab: Lab = field(repr=False)
     cell: Cell
 
     @property
     def key(self) -> str:
-        """Its name everywhere: of the function, the check, the files, and in the gradebook."""
+        """The name of the function, of the check, of the files, and in the gradebook."""
         assert self.cell.key is not None
         return self.cell.key
 

@@ -1,4 +1,4 @@
-"""Reads `solutions/NN_topic.py`, a jupytext percent script, into cells that know their lines."""
+"""Reads `solutions/NN_topic.py`, a jupytext percent script, into cells with line numbers."""
 
 import re
 from collections import Counter
@@ -12,12 +12,12 @@ from parlab_staff.course.lab import NAME, Lab
 
 _PERCENT = {"extension": ".py", "format_name": "percent"}
 _CELL_LINE = re.compile(r"^\s*#\s*%%(%*\s.*)?$")
-# What jupytext adds to convert the notebook back to a script.
+# Metadata that jupytext adds to convert the notebook back to a script.
 _JUPYTEXT_OWN = {"lines_to_next_cell", "cell_marker", "region_name", "cell_depth"}
 
 
 def read_lab(path: Path) -> Lab:
-    """Read a source. The lab's `problems` list what cannot be read; `rules` has other rules."""
+    """Read a source. The lab's `problems` lists what cannot be read; `rules` checks the rest."""
     try:
         lab = Lab(path, text=path.read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:
@@ -59,7 +59,7 @@ def _read_cells(lab: Lab) -> None:
 
 def _percent_cells(text: str) -> list[nbformat.NotebookNode] | None:
     """Return the cells that jupytext reads; None if it cannot read them."""
-    # Not at the top: it takes long, and a grader only reads notebooks.
+    # Imported here because this takes long, and the grader reads only notebooks.
     import jupytext
 
     try:
@@ -69,7 +69,7 @@ def _percent_cells(text: str) -> list[nbformat.NotebookNode] | None:
 
 
 def _after_header(lines: list[str]) -> int:
-    """Return the first line below jupytext's header, a YAML block in comments, if there is one."""
+    """Return the index of the first line below jupytext's header, a YAML block in comments."""
     if lines and lines[0].rstrip() == "# ---":
         for number, line in enumerate(lines[1:], 1):
             if line.rstrip() == "# ---":

@@ -21,7 +21,7 @@ def labs() -> list[Lab]:
     return [_lab(path) for path in _sources()]
 
 
-@functools.cache  # an error is not kept
+@functools.cache  # errors are not cached
 def lab_of(key: str) -> Lab:
     """Return the lab of an exercise. Raises KeyError, with all keys, if there is none."""
     for path in _sources():
@@ -50,16 +50,16 @@ def exercise_of(key: str) -> Exercise:
 
 
 def topic_of(key: str) -> str:
-    """Return the chapter of an exercise, as modules and folders are named: `mpi`."""
+    """Return the topic of an exercise, which is in names of modules and folders, such as `mpi`."""
     return lab_of(key).topic
 
 
 @functools.cache
 def definitions(lab: str) -> dict[str, Any]:
-    """Return what the exercise cells of `solutions/<lab>.py` define: see `definitions_in`."""
+    """Return the definitions in the exercise cells of `solutions/<lab>.py` (`definitions_in`)."""
     return definitions_in(_lab(SOLUTIONS / f"{lab}.py"))
 
 
 def reference(key: str) -> Callable[..., Any]:
-    """Return the reference's function or class for an exercise."""
+    """Return the reference solution of an exercise: a function or class."""
     return definitions(lab_of(key).name)[exercise_of(key).function_name]

@@ -27,7 +27,7 @@ _METADATA = ("tags", "exercise", "points")
 _SNAKE_CASE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 # A cell's id is made from its key, and the notebook format allows 64 characters for it.
 _LONGEST_KEY = 40
-LONGEST_GIVEN = 20  # lines; a longer cell hides the idea that it is about
+LONGEST_GIVEN = 20  # lines; a longer cell hides its idea
 _CHECKS = ("check", "hidden-check")
 
 Report = Callable[[int, str], None]
@@ -37,7 +37,7 @@ def problems_of(lab: Lab, others: list[Lab], checks: Path) -> list[Problem]:
     """Return everything that is wrong with a source, in the order of its lines.
 
     Args:
-        others: the course's other labs; a key is unique over all of them.
+        others: the course's other labs. A key must be unique among all labs.
         checks: the folder of `parlab.checks`. Its modules are read but not imported, because
             that would start MPI.
     """
@@ -58,7 +58,7 @@ def problems_of(lab: Lab, others: list[Lab], checks: Path) -> list[Problem]:
 
 
 def _python(lab: Lab, report: Report) -> None:
-    # The whole file: magics and Markdown are comments in it.
+    # Compile the whole file, in which magics and Markdown are comments.
     if error := _syntax_error(lab.text):
         report(error.lineno or 1, f"not Python: {error.msg}")
 

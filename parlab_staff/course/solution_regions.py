@@ -59,7 +59,7 @@ def _problems_of(region: Region, end_indent: str, lines: list[str]) -> list[tupl
 
 
 def stubbed(source: str, key: str) -> str:
-    """Return the source of exercise `key` with an error that names it in place of each region."""
+    """Return the source with each region replaced by an error that names the exercise `key`."""
     lines = source.split("\n")
     for region in reversed(find_regions(lines)[0]):
         stub = f'{region.indent}raise NotImplementedError("exercise {key}: not done yet")'
@@ -68,5 +68,5 @@ def stubbed(source: str, key: str) -> str:
 
 
 def without_markers(source: str) -> str:
-    """Return the source with its solutions, without the lines that mark them."""
+    """Return the source with its solutions, but without the lines that mark them."""
     return "\n".join(line for line in source.split("\n") if not is_marker(line))
