@@ -22,7 +22,7 @@ from parlab_staff.gpu_check.run_lab import UNDER_WAY, LabRun
 from parlab_staff.gpu_check.shares import share
 from parlab_staff.ranks.pool import SPARE_SECONDS
 
-# Each rank takes half a gigabyte of its GPU even if it does nothing.
+# Each rank uses half a gigabyte of its GPU even when it is idle.
 MOST_JOBS = 4
 
 
@@ -144,7 +144,7 @@ class GpuCheck:
         return LabRun(notebook, ranks, self.options.device, mpi, self.deadline)
 
     def _item(self, names: list[str]) -> str:
-        """Run and record the first of these items, which have not begun. Return a line about it."""
+        """Run and record the first of these items, which all must run. Return a line about it."""
         name, began = names[0], time.monotonic()
         seconds = share(self.deadline - began, names, self.jobs)
         more: dict[str, Any] = {}
@@ -183,7 +183,7 @@ class GpuCheck:
 
 
 def _skipped(items: list[dict[str, Any]]) -> Counter[str]:
-    """Count the skipped cells of these items by reason, without those that draw pictures."""
+    """Count the skipped cells of these items by reason, without cells that draw pictures."""
     cells = [cell for item in items for cell in item.get("cells", {}).values()]
     whys = [cell["why"] for cell in cells if cell["status"] == "skipped"]
     reasons = [re.sub(r"^rank \d+: ", "", why) for why in whys]

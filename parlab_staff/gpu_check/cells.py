@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from parlab.runtime.notebook import Cell
 
 CELL_SECONDS = 60.0  # the time limit of a rank cell that does not set one
-DEFAULT_RANKS = 4  # that `cluster.start()` starts
+DEFAULT_RANKS = 4  # the number that `cluster.start()` starts
 _START = re.compile(r"\bcluster\.start\((\d+)\)")
 _HEADER = re.compile(r"\[(?:(all) ranks|ranks? ([\d, -]+))\](?: (.*))?")
 

@@ -13,7 +13,7 @@ _NUMBER = re.compile(r"\d[\d,.]*(e[-+]?\d+)?")
 
 
 def judge(cell: Cell, reports: list[dict[str, Any]], stored_ranks: int) -> dict[str, Any]:
-    """Return the status of a cell that has ended on all ranks, and the reason.
+    """Return the status of a cell that has ended on all ranks, and the reason for it.
 
     Args:
         stored_ranks: the number of ranks whose outputs the executed notebook stores.
@@ -37,7 +37,7 @@ def judge(cell: Cell, reports: list[dict[str, Any]], stored_ranks: int) -> dict[
 
 
 def differing_values(cell: Cell, reports: list[dict[str, Any]]) -> str:
-    """Return how displayed values differ from stored ones; "" if equal, or if none are stored."""
+    """Describe how displayed values differ from stored ones; "" if equal, or if none are stored."""
     stored = stored_values(cell)
     [got] = reports[0]["values"] or [None]
     if stored is None or got == stored:
@@ -52,7 +52,7 @@ def differing_values(cell: Cell, reports: list[dict[str, Any]]) -> str:
 
 
 def differing_text(cell: Cell, reports: list[dict[str, Any]]) -> tuple[str, str]:
-    """Compare what the ranks printed with what is stored. Return a status, and the worst line."""
+    """Compare the printed lines with the stored ones. Return the worst status and its reason."""
     found = [("passed", "")]
     stored = stored_lines(cell)
     if stored is not None and cell.role != "check":

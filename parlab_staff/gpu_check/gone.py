@@ -1,4 +1,4 @@
-"""Says in a line why ranks ended, and where they were if their time was up."""
+"""Reports in one line why ranks ended and, if they ran out of time, where they were."""
 
 import re
 from pathlib import Path
@@ -29,7 +29,7 @@ def details(gone: RanksGone, file: str = "") -> str:
 def innermost(stack: str, file: str) -> str:
     """Return a rank's innermost calls, and its line in `file`, from what `faulthandler` wrote.
 
-    The main thread is the last one there.
+    The main thread comes last in `stack`.
     """
     found = _CALL.findall(stack.rpartition("(most recent call first)")[2])
     calls = [call for call in found if not call[0].startswith("<frozen ")]  # Python's own imports

@@ -32,7 +32,7 @@ def benchmarks() -> dict[str, list[Any]]:
 
 
 def run(item: str, device: str, seconds: float, put: Callable[[dict[str, Any]], None]) -> Outcome:
-    """Measure the benchmarks of an item, or rehearse them on the CPU; `put` gets their rows."""
+    """Measure the benchmarks of an item, or rehearse them on the CPU. Pass each row to `put`."""
     benches = benchmarks()[item]
     deadline = time.monotonic() + seconds
     rows: list[dict[str, Any]] = []
@@ -60,14 +60,14 @@ def run(item: str, device: str, seconds: float, put: Callable[[dict[str, Any]], 
 
 
 def missed(row: dict[str, Any]) -> bool:
-    """Return whether a row misses its target; one without a target does not."""
+    """Return True if a row has a target and misses it."""
     return row["target"] is not None and row["ratio"] > row["target"]
 
 
 def row(bench: Any, samples: dict[str, list[float]]) -> dict[str, Any]:
     """Return a row as `make bench` writes it.
 
-    If the benchmark compares with a copy, the row has the share of the copy rate.
+    If the benchmark compares with a copy, add the share of the copy rate.
     """
     harness, report = _harness("harness"), _harness("report")
     assert harness and report

@@ -13,7 +13,7 @@ from parlab.runtime.paths import ROOT
 SECONDS = 120.0
 EXAMINE_SECONDS = 240.0  # to read several gigabytes from a slow disk
 
-# At the end, it imports what ranks import at first use, if it is there.
+# At the end, it imports modules that ranks import at first use, if they are installed.
 _EXAMINE = """
 import contextlib, importlib.metadata as metadata, json, sys
 def version(name):
@@ -42,9 +42,9 @@ with contextlib.suppress(Exception):
 def describe(device: str) -> dict[str, Any]:
     """Return the names of the GPUs, the driver, and versions.
 
-    If torch fails, `why_no_torch` or, if it starts but does not compute on `device` ("cuda" or
-    "cpu"), `why_not_computing` is the reason. This also reads torch's libraries from the disk, so
-    that no item has to wait for it.
+    If torch does not start, `why_no_torch` is the reason. If it starts but does not compute on
+    `device` ("cuda" or "cpu"), `why_not_computing` is the reason. This also reads torch's libraries
+    from the disk, so that no item has to wait for that.
     """
     found = {
         "python": platform.python_version(),

@@ -1,4 +1,4 @@
-"""Names what an older torch than the course's lacks, so that the cells that need it are skipped."""
+"""Finds what an older version of torch lacks, so that the cells that need it are skipped."""
 
 import re
 
@@ -9,7 +9,7 @@ NEWER_NAMES = {
     "all_gather_single": "all_gather_into_tensor",
     "reduce_scatter_single": "reduce_scatter_tensor",
 }
-# Python's errors about a module of torch, or about something in one.
+# Python's errors about a missing module of torch, or a missing name in one.
 _LACKING = (
     r"No module named '(?P<module>torch\.[\w.]+)'",
     r"module '(?P<module>torch[\w.]*)' has no attribute '(?P<name>\w+)'",
@@ -18,7 +18,7 @@ _LACKING = (
 
 
 def rename() -> list[str]:
-    """Give functions of an older torch their names in torch 2.13. Return a note for each."""
+    """Add the names of torch 2.13 for functions of an older torch. Return a note for each."""
     import torch
     import torch.distributed as dist
 
@@ -31,7 +31,7 @@ def rename() -> list[str]:
 
 
 def why_lacking(error: BaseException) -> str:
-    """Return what an older torch than the course's lacks; "" if that did not cause the error."""
+    """Return what an older version of torch lacks; "" if that did not cause the error."""
     import torch
 
     lock = (ROOT / "requirements.txt").read_text(encoding="utf-8")

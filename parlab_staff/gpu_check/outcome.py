@@ -1,11 +1,11 @@
-"""How an item of the check, or a cell, ended."""
+"""The outcome of an item of the check, or of a cell."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
 # From good to bad. `differs` means that numbers differ from the stored ones, or that lines are
-# missing: another backend may add in another order, and count other bytes. A person must look at
-# it.
+# missing. The cause may be that another backend adds in another order, or counts bytes differently.
+# A person must look at it.
 STATUSES = ("skipped", "passed", "differs", "timed out", "failed", "crashed")
 BAD = STATUSES[3:]
 

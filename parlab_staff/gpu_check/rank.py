@@ -45,7 +45,7 @@ def start(options: dict[str, Any]) -> list[str]:
 
     Args:
         options: `notebook`, its path; `left_out`, ids of cells that must not run; `ranks`;
-            `device`; `mpi`; `seconds`, the time limit; `store`, a file for ranks to meet in.
+            `device`; `mpi`; `seconds`, the time limit; `store`, a file by which ranks connect.
     """
     notebook = Path(options["notebook"])
     lab = LabOnRank({cell.id: cell for cell in read_cells(notebook)})
@@ -102,7 +102,7 @@ def _device(options: dict[str, Any]) -> Any:
 
 
 def run_cell(id: str) -> dict[str, Any]:
-    """Run the cell with this id. Return how it ended, what it printed, and what it displayed."""
+    """Run the cell with this id. Return its status, printed lines, and displayed values."""
     [lab] = _labs
     cell = lab.cells[id]
     if this_rank() not in (targets(cell) or [this_rank()]):

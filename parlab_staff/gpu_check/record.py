@@ -35,7 +35,7 @@ class Record:
     def resume(self) -> set[str]:
         """Keep the items of an earlier record that passed. Return their names.
 
-        Raises ValueError if the file is no record, or is from another machine.
+        Raises ValueError if the file is not a record, or is from another machine.
         """
         if not self.path.exists():
             return set()
@@ -57,12 +57,12 @@ class Record:
         write_atomically(self.path, json.dumps(self.content, indent=2, ensure_ascii=False) + "\n")
 
     def put(self, name: str, outcome: Outcome, seconds: float, **more: Any) -> None:
-        """Add an item, or replace the one with the same name. Write the file. Raises OSError."""
+        """Add an item, or replace the item of the same name. Write the file. Raises OSError."""
         item = {"name": name, **outcome._asdict(), "seconds": round(seconds, 1), **more}
         self._put("items", item)
 
     def put_benchmark(self, row: dict[str, Any]) -> None:
-        """Add a benchmark, or replace the one with the same name. Write the file."""
+        """Add a benchmark, or replace the benchmark of the same name. Write the file."""
         self._put("benchmarks", row)
 
     def _put(self, kind: str, row: dict[str, Any]) -> None:

@@ -24,7 +24,7 @@ UNDER_WAY = Outcome("timed out", "ended while it was running")
 
 @dataclass
 class LabRun:
-    """A run of a lab; `cells` has how each cell ended so far."""
+    """A run of a lab; `cells` has the outcomes so far, by cell id."""
 
     notebook: Path
     ranks: int
@@ -104,7 +104,7 @@ class LabRun:
         return None
 
     def _start(self, pool: RankPool, folder: str, left_out: list[Cell]) -> bool:
-        """Start the ranks. Return whether they started."""
+        """Start the ranks. Return True if they started."""
         try:
             pool.start()
             left = max(1.0, self.deadline - time.monotonic())
@@ -127,7 +127,7 @@ class LabRun:
         return True
 
     def _run_cell(self, pool: RankPool, cell: Cell) -> bool:
-        """Run a cell. Return whether the ranks ended."""
+        """Run a cell. Return True if the ranks ended."""
         began = time.monotonic()
         limit = max(seconds(cell), self.least_seconds)
         result, ended = {}, False
@@ -164,5 +164,5 @@ class LabRun:
 
 
 def _gave_up(report: dict[str, Any] | None) -> bool:
-    """Return whether a rank left a cell early, so that others may wait for it."""
+    """Return True if a rank left a cell early, so that other ranks may be waiting for it."""
     return report is not None and report["status"] in ("failed", "skipped")

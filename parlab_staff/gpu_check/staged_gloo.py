@@ -15,8 +15,8 @@ from parlab.runtime.torch_mpi.staging import Staging, through_host
 
 BACKEND = "staged_gloo"
 
-# For each method's name in torch.distributed, in 2.13 and before: Gloo's name, and the positions of
-# the arguments into which it receives and from which it sends.
+# Methods by their names in torch.distributed, in 2.13 and earlier: the name in Gloo, the positions
+# of the arguments that it writes to, and the positions of those that it sends.
 _METHODS: dict[str, tuple[str, list[int], list[int]]] = {
     "allreduce": ("allreduce", [0], [0]),
     "allreduce_coalesced": ("allreduce_coalesced", [0], [0]),
@@ -79,7 +79,7 @@ class StagedWork(dist.Work):
         future.set_result(self.result())
         return future
 
-    def _source_rank(self) -> Any:  # torch.distributed.recv asks for it by this name
+    def _source_rank(self) -> Any:  # torch.distributed.recv calls it by this name
         return self._real._source_rank()
 
 

@@ -52,7 +52,7 @@ class _RefusedPackage(MetaPathFinder, Loader):
 
 
 class _Refused:
-    """Something of a refused package: it has a name, and no use."""
+    """A member of a refused package. Using it raises Unavailable."""
 
     def __init__(self, name: str, why: str) -> None:
         self._name, self._why = name, why

@@ -1,6 +1,6 @@
 """The part of MPI that labs use between checks, for nodes without mpi4py.
 
-It uses torch.distributed, and supports objects, barriers, sums and broadcasts in place, and splits.
+It uses torch.distributed, and supports objects, barriers, in-place sums and broadcasts, and splits.
 Anything else raises Unavailable, and the cell that used it counts as skipped.
 """
 
@@ -23,7 +23,7 @@ CONSTANTS = {"UNDEFINED": UNDEFINED, "IN_PLACE": IN_PLACE, "COMM_TYPE_SHARED": 0
 
 
 class Comm:
-    """A communicator over a Gloo group, with those methods of mpi4py that labs call."""
+    """A communicator over a Gloo group, with the methods of mpi4py that labs call."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._group, self.rank, self.size = group, group.rank(), group.size()
