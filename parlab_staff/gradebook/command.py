@@ -83,7 +83,7 @@ def grade(options: GradeOptions) -> int:
 
 
 class _Batch:
-    """The input. All of it is read before anything runs, so that bad input is found at once."""
+    """What to grade. All input is read before anything runs, so that errors are found at once."""
 
     def __init__(self, options: GradeOptions) -> None:
         self.options = options

@@ -1,7 +1,7 @@
 """Corrections by hand: points that an instructor enters in corrections.csv.
 
-They are applied whenever reports are written and never stored in result.json: grading again
-keeps them, and deleting a line takes the correction back.
+They are applied when reports are written, and are not stored in result.json. Therefore, grading
+again keeps them, and deleting a line undoes its correction.
 """
 
 import re
@@ -26,7 +26,7 @@ class Correction:
     Attributes:
         student: as in grades.csv.
         exercise: its key; "" if the points are added to the whole submission.
-        points: the exercise's new points; or points to add (negative: to take off).
+        points: the exercise's new points, or points to add (if negative, to take off).
         comment: for the student.
         row: its row in the file.
     """
@@ -43,7 +43,7 @@ class Correction:
 
 
 def create_corrections(folder: Path) -> Path:
-    """Return the path of corrections.csv; create it with only its header if there is none."""
+    """Return the path of corrections.csv. If there is none, create it with only its header."""
     path = folder / "corrections.csv"
     try:
         # "x" keeps an existing file. With a byte order mark, Excel reads names correctly.

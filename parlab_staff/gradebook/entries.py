@@ -7,8 +7,8 @@ from parlab_staff.gradebook.late import Lateness, LatePolicy, read_moment
 from parlab_staff.gradebook.roster import RosterEntry
 from parlab_staff.grading.results import ExerciseResult, GradeStatus, SubmissionResult
 
-# Points that an instructor adds to a whole submission or takes off. No exercise has this key,
-# because keys have no space.
+# The key of points that an instructor adds to a whole submission, or takes off. No exercise has it,
+# because keys have no spaces.
 BY_HAND = "by hand"
 # The start of the message of an exercise that an instructor corrected.
 CORRECTED = "corrected by hand: "
@@ -16,13 +16,13 @@ CORRECTED = "corrected by hand: "
 
 @dataclass(frozen=True)
 class Entry:
-    """One submission, graded.
+    """One graded submission.
 
     Attributes:
         result: after corrections by hand, with the roster's time of submission if it has one.
         name: from the roster; "" without one.
-        late: whether it was late.
-        late_text: in words, for the student; "" if there is nothing to report.
+        late: True if it was late.
+        late_text: the same in words, for the student; "" if there is nothing to report.
         factor: multiplies the earned points because of lateness, 0 to 1.
         on_roster: False if there is a roster and the student is not on it.
     """
@@ -48,7 +48,7 @@ class Entry:
     def total(self) -> float | None:
         """All points, to two decimals, never below 0; None if an exercise was not graded.
 
-        Lateness costs a share of the earned points; points of an instructor count in full.
+        Lateness costs a share of the earned points. Points added by hand count in full.
         """
         if self.earned is None:
             return None
@@ -56,7 +56,7 @@ class Entry:
 
     @property
     def earned(self) -> float | None:
-        """Points without lateness and without points added by hand; None as `total`."""
+        """Points before lateness, without points added by hand; None when `total` is None."""
         points = [points_of(exercise) for exercise in self.exercises]
         if None in points or self.result.status is GradeStatus.GRADER_ERROR:
             return None
@@ -64,7 +64,7 @@ class Entry:
 
     @property
     def earned_text(self) -> str:
-        """The points without lateness, in words for the student; "" if lateness cost nothing."""
+        """The points before lateness, in words for the student; "" if lateness cost nothing."""
         if not self.earned or self.factor == 1:
             return ""
         return f"{round(self.earned, 2):g} of {self.result.of:g} points were earned before that"
@@ -76,7 +76,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Gradebook:
-    """All that the reports show.
+    """Everything that the reports show.
 
     Attributes:
         lab: `01_mpi`.
@@ -84,8 +84,8 @@ class Gradebook:
         solution: the fingerprint of the executed solution and of the lab as handed out.
         grader: the fingerprint of the grader.
         command: as typed.
-        date: when it was graded, ISO 8601.
-        ignored: files and folders next to the submissions that are no submissions.
+        date: when it was graded, in ISO 8601.
+        ignored: files and folders next to the submissions that are not submissions.
     """
 
     lab: str
@@ -109,7 +109,7 @@ def graded_entry(
     student: RosterEntry | None = None,
     on_roster: bool = True,
 ) -> Entry:
-    """Return the entry of a submission; the roster's extension and time come first."""
+    """Return the entry of a submission. The roster's due and submission times have priority."""
     if student and student.submitted:
         result = replace(result, submitted=student.submitted.isoformat())
     lateness = Lateness()

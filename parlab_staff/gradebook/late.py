@@ -13,12 +13,12 @@ _UNITS = {"day": timedelta(days=1), "hour": timedelta(hours=1)}
 
 @dataclass(frozen=True)
 class Lateness:
-    """The effect of the time of one submission.
+    """How late one submission is, and the effect on its points.
 
     Attributes:
-        late: whether it came after the due time and any grace.
+        late: True if it came after the due time and any grace.
         factor: multiplies its points, 0 to 1.
-        text: in words, for the student; "" if there is nothing to report.
+        text: the same in words, for the student; "" if there is nothing to report.
     """
 
     late: bool = False
@@ -28,13 +28,14 @@ class Lateness:
 
 @dataclass(frozen=True)
 class LatePolicy:
-    """What is taken off the points that a late submission earned.
+    """The rule for the points that are taken off a late submission.
 
     Attributes:
         percent: taken off for each `unit` that has started after the due time.
         unit: a day or an hour.
         maximum: the largest percentage that is taken off.
-        grace: this much later is still on time; anything later counts from the due time.
+        grace: this long after the due time is still on time. After that, lateness counts from the
+            due time.
     """
 
     percent: float = 0.0
@@ -46,7 +47,7 @@ class LatePolicy:
         return submitted > due + self.grace
 
     def taken_off(self, submitted: datetime, due: datetime) -> float:
-        """Percent of the points earned, 0 to 100."""
+        """Return the percentage of the earned points that is taken off, 0 to 100."""
         if not self.is_late(submitted, due):
             return 0.0
         started = -((due - submitted) // self.unit)  # rounded up
@@ -57,7 +58,7 @@ class LatePolicy:
         return (100 - self.taken_off(submitted, due)) / 100
 
     def judge(self, submitted: datetime | None, due: datetime | None) -> Lateness:
-        """Return the effect for one submission; if a time is unknown, it is not late."""
+        """Return the lateness of one submission. If a time is unknown, it is not late."""
         if due is None:
             return Lateness()
         if submitted is None:
@@ -94,7 +95,7 @@ def read_policy(text: str) -> LatePolicy:
 
 
 def read_moment(text: str) -> datetime:
-    """Return a time with offset from ISO 8601; without one, local time. Raises ValueError."""
+    """Read an ISO 8601 time. If it has no offset, it is local time. Raises ValueError."""
     try:
         return datetime.fromisoformat(text.strip()).astimezone()
     except (ValueError, OverflowError, OSError):
@@ -105,7 +106,7 @@ def read_moment(text: str) -> datetime:
 
 
 def read_due(text: str) -> datetime:
-    """Return a due time, as `read_moment` does; a date alone means the end of that day."""
+    """Read a due time, as `read_moment` does. A date alone means the end of that day."""
     try:
         day = date.fromisoformat(text.strip())
     except ValueError:
@@ -114,7 +115,7 @@ def read_due(text: str) -> datetime:
 
 
 def _duration(late: timedelta) -> str:
-    """Return the two largest units: `2 days 3 hours`, `5 minutes`, `20 seconds`."""
+    """Return a duration in its two largest units: `2 days 3 hours`, `5 minutes`, `20 seconds`."""
     hours, seconds = divmod(int(late.total_seconds()), 3600)
     minutes, seconds = divmod(seconds, 60)
     days, hours = divmod(hours, 24)

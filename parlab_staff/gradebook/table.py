@@ -1,4 +1,4 @@
-"""Reads CSV files that people write, as rows that know their line."""
+"""Reads CSV files that people write, as rows with line numbers."""
 
 import codecs
 import csv
@@ -40,8 +40,8 @@ def read_table(path: Path, required: tuple[str, ...], optional: tuple[str, ...] 
     """Return the rows of a CSV file with a header, and `,`, `;`, or tabs between cells.
 
     The file is UTF-8, or UTF-16 with a byte order mark. A first line `sep=;`, which Excel reads,
-    chooses what is between cells. Column names are compared in lower case. Other columns are
-    ignored, unless the name is close to a known one. Raises ValueError with file and line, and
+    sets the separator. Column names are compared in lower case. Other columns are ignored, but a
+    name that is close to a known one is an error. Raises ValueError with file and line, and
     OSError.
     """
     text = _decoded(path)

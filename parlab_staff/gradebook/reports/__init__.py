@@ -15,8 +15,8 @@ from parlab_staff.grading.file_names import file_name
 def write_reports(folder: Path, gradebook: Gradebook) -> list[Path]:
     """Write all reports into `folder`, each file completely or not at all. Return their paths.
 
-    grades.csv, junit.xml, summary.html, and feedback/STUDENT.html and .md for each student. The
-    same gradebook gives the same bytes, whatever the order of its entries. Raises OSError.
+    They are grades.csv, junit.xml, summary.html, and feedback/STUDENT.html and .md for each
+    student. Their bytes do not depend on the order of the gradebook's entries. Raises OSError.
     """
     feedback = folder / "feedback"
     feedback.mkdir(parents=True, exist_ok=True)
@@ -39,7 +39,7 @@ def write_reports(folder: Path, gradebook: Gradebook) -> list[Path]:
 
 
 def _in_order(gradebook: Gradebook) -> Gradebook:
-    """Sort entries by the student's name, in any case, and then as it is written."""
+    """Sort entries by the student's name, first ignoring case, and then with case."""
     entries = sorted(
         gradebook.entries,
         key=lambda e: (e.result.student.casefold(), e.result.student, e.result.path),

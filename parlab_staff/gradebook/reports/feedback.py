@@ -47,7 +47,7 @@ def _section(exercise: ExerciseResult) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return `text` on one line, as Markdown without markup, links, and HTML."""
+    """Return `text` on one line, escaped so that Markdown shows no markup, links, or HTML."""
     return _PUNCTUATION.sub(r"\\\1", one_line(text))
 
 

@@ -15,7 +15,7 @@ class ExerciseRow:
     """A class's results in one exercise: numbers of students by points.
 
     Attributes:
-        share: mean share of its points, 0 to 1; None if no student's could be graded.
+        share: mean share of its points, 0 to 1; None if it could not be graded for any student.
     """
 
     key: str
@@ -70,7 +70,7 @@ class Totals:
     """The totals of all graded submissions, in points after lateness.
 
     Attributes:
-        bins: how many have below 10 % of the points, 10 to 20 %, …, up to all of them.
+        bins: numbers of submissions with 0 to 10 % of the points, 10 to 20 %, …, 90 to 100 %.
     """
 
     count: int

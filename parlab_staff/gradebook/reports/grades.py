@@ -11,7 +11,7 @@ from parlab_staff.grading.results import GradeStatus
 
 
 def grades(gradebook: Gradebook, keys: list[str]) -> str:
-    """Return the text of grades.csv; `keys` are the exercises, a column each.
+    """Return the text of grades.csv, with one column for each exercise in `keys`.
 
     If an exercise could not be graded, its cell and the total are blank. The text starts with a
     byte order mark, by which Excel recognizes UTF-8.

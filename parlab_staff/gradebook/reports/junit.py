@@ -1,4 +1,4 @@
-"""junit.xml for CI services and editors: one suite a student, one case an exercise."""
+"""junit.xml for CI services and editors: a suite for each student, a case for each exercise."""
 
 import io
 from collections import Counter
@@ -10,7 +10,7 @@ from parlab_staff.gradebook.reports.text import first_line, one_line, shown
 from parlab_staff.gradebook.reports.words import OF_EXERCISE, points_text
 from parlab_staff.grading.results import ExerciseResult, GradeStatus
 
-# What could not be graded is an error, not skipped, so that no service shows it as green.
+# An exercise that could not be graded is an error, not skipped, so that no service shows it green.
 _KINDS = dict.fromkeys(GradeStatus, Error) | {
     GradeStatus.PARTIAL: Failure,
     GradeStatus.FAILED: Failure,
@@ -20,7 +20,7 @@ _KINDS = dict.fromkeys(GradeStatus, Error) | {
 
 
 def junit(gradebook: Gradebook) -> str:
-    """Return the text of junit.xml. A suite has the seconds of the whole submission."""
+    """Return the text of junit.xml. The time of a suite is the time of the whole submission."""
     document = JUnitXml(one_line(gradebook.lab))
     names: Counter[str] = Counter()
     for entry in gradebook.entries:

@@ -54,7 +54,7 @@ def normalized(exercise: ExerciseResult) -> str:
 
 
 def _mistake(exercise: ExerciseResult) -> str:
-    """Return the key of the mistake that the check named; "" if none, or only an error."""
+    """Return the key of the mistake that the check named; "" if it named none, or only an error."""
     key, _ = _mistake_and_line(exercise)
     return "" if key == "raises" else key
 

@@ -10,7 +10,7 @@ _SECOND_FORMULA = re.compile(r"(;\s*)(?=[=+\-@＝＋－＠])")
 
 
 def cell(text: str) -> str:
-    """Return `text` on one line, with a quote first if a spreadsheet would read a formula.
+    """Return `text` on one line, after a quote if a spreadsheet would read it as a formula.
 
     See OWASP, "CSV Injection".
     """

@@ -5,8 +5,8 @@ from parlab.runtime.ansi import without_escapes
 # The number of characters of a message that a report shows.
 SHOWN = 8_000
 
-# Characters that are escaped as in Python: control characters, those that XML does not allow, and
-# those that change the direction of text.
+# Characters that are escaped as in Python: control characters, characters that XML does not allow,
+# and characters that change the direction of text.
 _ESCAPED = {
     code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
     for code in (
@@ -20,7 +20,7 @@ _ESCAPED = {
 
 
 def plain(text: str) -> str:
-    """Return `text` without terminal sequences and control characters; valid in UTF-8 and XML."""
+    """Return `text` without terminal sequences and control characters, valid in UTF-8 and XML."""
     text = text.encode("utf-8", "backslashreplace").decode()  # lone surrogates
     text = without_escapes(text).replace("\r\n", "\n").replace("\r", "\n")
     return text.translate(_ESCAPED)

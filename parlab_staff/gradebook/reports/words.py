@@ -37,7 +37,7 @@ OF_SUBMISSION = OF_EXERCISE | {
     GradeStatus.GRADER_ERROR: "could not be graded in full, which is not your fault and not a zero",
 }
 
-# The style of a status; its sign says the rest.
+# The style of each status. Several statuses share a style, and differ in their signs.
 TONES = dict.fromkeys(GradeStatus, "bad") | {
     GradeStatus.PASSED: "good",
     GradeStatus.PARTIAL: "half",
