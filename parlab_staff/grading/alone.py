@@ -1,8 +1,8 @@
 """Runs exercises alone, so that no exercise can change the score of another.
 
 Messages, threads, hooks, seeds, open files, and memory outlive the cell that left them, and later
-exercises cannot run after a process has ended. So an exercise that is not right, and ran after
-another one, runs again in a fresh kernel, on fresh ranks.
+exercises cannot run after a process has ended. Therefore, an exercise that is not right and ran
+after another one runs again in a fresh kernel, on fresh ranks.
 """
 
 import time
@@ -21,15 +21,16 @@ from parlab_staff.grading.run import CellRun, NotebookRun
 from parlab_staff.grading.score import score
 
 SETTLED = (GradeStatus.PASSED, GradeStatus.MISSING, GradeStatus.GRADER_ERROR)
-Run = Callable[[NotebookNode, float], NotebookRun]  # a notebook, and its seconds
+Run = Callable[[NotebookNode, float], NotebookRun]  # runs a notebook, with a time limit in seconds
 
 
 def disturbed(
     lab: GradedLab, matched: Matched, ran: NotebookRun, results: list[ExerciseResult]
 ) -> list[GradedExercise]:
-    """Return the exercises that are not right, and that another one may have disturbed.
+    """Return the exercises that are not right, and that an earlier exercise may have disturbed.
 
-    If a cell of the student's own ended the run, it would end each further run as well.
+    If one of the student's own cells ended the run, leave out the exercises after it, because it
+    would end each further run, too.
     """
     reached = [cell for cell, r in ran.cells.items() if r.outcome != GradeStatus.NOT_REACHED]
     own_end = bool(ran.ended) and reached[-1:] != [] and reached[-1].startswith(OWN)
@@ -52,9 +53,9 @@ def graded_alone(
     run: Run,
     seconds: float,
 ) -> list[ExerciseResult]:
-    """Return the results, with those of the exercises that were run alone.
+    """Run `exercises` alone. Return all results, with theirs replaced.
 
-    The first result stands if the exercise does worse alone. All runs together take at most
+    If an exercise does worse alone, its first result counts. All runs together take at most
     `seconds`.
     """
     found = {result.key: result for result in results}

@@ -1,4 +1,4 @@
-"""Grades many submissions, several at a time, and only those that changed since the last run."""
+"""Grades many submissions, several at a time, and skips those that have not changed."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -10,7 +10,7 @@ from parlab_staff.grading.self_test import prove
 from parlab_staff.grading.store import Store
 from parlab_staff.grading.submissions import Submission
 
-Progress = Callable[[SubmissionResult, bool], None]  # the result; whether it was stored before
+Progress = Callable[[SubmissionResult, bool], None]  # the result, and True if it was stored before
 
 
 def grade_all(
@@ -22,7 +22,7 @@ def grade_all(
     force: bool = False,
     finished: Progress = lambda result, stored: None,
 ) -> list[SubmissionResult]:
-    """Return the results, in the order of `submissions`. Each one is stored as soon as it is known.
+    """Return the results, in the order of `submissions`. Store each one as soon as it is known.
 
     The lab is tested first, unless nothing is left to grade. Ctrl-C ends all running submissions
     and raises KeyboardInterrupt, but stored results are kept. Raises ProofFailed and OSError.
@@ -76,7 +76,7 @@ def _prove_once(grader: Grader, store: Store, jobs: int, force: bool) -> None:
 def _grade(
     grader: Grader, waiting: list[Submission], store: Store, jobs: int
 ) -> Iterator[SubmissionResult]:
-    """Yield and store results. Those that need another run, alone, come last."""
+    """Yield and store results. Submissions that must run again, alone, come last."""
     again: list[tuple[Submission, SubmissionResult]] = []
     alone = min(jobs, len(waiting)) == 1
     with workers(grader, jobs) as pool:

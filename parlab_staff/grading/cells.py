@@ -49,9 +49,9 @@ def _is_call(node: ast.stmt) -> bool:
 
 
 def pieces(source: str) -> list[str]:
-    """Split a cell before each %% outside of strings, into the cells that were merged."""
+    """Split a cell before each %% outside of strings, in case a student merged several cells."""
     found: list[list[str]] = [[]]
-    began = False  # whether the last piece has code
+    began = False  # True if the last piece has code
     for lines, _ in cell_parts(source):
         if began and lines[0].startswith("%%"):
             found.append([])
@@ -62,11 +62,11 @@ def pieces(source: str) -> list[str]:
 
 
 def same_code(one: str, other: str) -> bool:
-    """Return whether two cells are equal, except for spaces at the ends of lines and around."""
+    """Return True if two cells are equal, except for spaces around them and at ends of lines."""
     strip = [line.rstrip() for line in one.strip().split("\n")]
     return strip == [line.rstrip() for line in other.strip().split("\n")]
 
 
 def without_nbval(source: str) -> str:
-    """Return the cell without comments that control nbval, which students must not do."""
+    """Return the cell without comments that control nbval, because students must not control it."""
     return "\n".join(line for line in source.split("\n") if not _NBVAL.match(line))

@@ -9,8 +9,7 @@ from itertools import permutations
 from parlab_staff.grading.student_names import plain_name
 from parlab_staff.grading.submissions import Collected, Submission, bare_name
 
-# The names of submissions that are downloaded from platforms: `one` and `two` may each identify the
-# student.
+# The names of submissions downloaded from platforms. Both `one` and `two` may identify the student.
 _PLATFORMS = [
     # Moodle: Anna Beispiel_4711_assignsubmission_file_, also with a file's name at the end
     r"(?P<one>.+?)(_(?P<two>\d+))?_assignsubmission_(file|onlinetext)(_.*)?",
@@ -19,17 +18,17 @@ _PLATFORMS = [
     # PrairieLearn: anna@uni.example_1_01_mpi_1_1_01_mpi
     r"(?P<one>(?P<two>[^@\s]+)@[^@\s_]+)_\d+_.+",
 ]
-_MOST_WORDS = 5  # of a name whose words are tried in each order
+_MOST_WORDS = 5  # for a name with more words, their other orders are not tried
 
 
 def claim(collected: Collected, roster: Mapping[str, str]) -> None:
     """Assign each submission that can belong to only one student of the roster to that student.
 
     Args:
-        collected: the submissions, which get their students' names from the roster.
+        collected: the submissions. They get their students' names from the roster.
         roster: the full name of each student; "" if it is unknown.
 
-    If it is not certain to whom a submission belongs, or if a file is no notebook, the student's
+    If it is not certain to whom a submission belongs, or if a file is not a notebook, the student's
     result reports it, because the student did hand in something.
     """
     on_roster = {plain_name(student) for student in roster}
@@ -62,7 +61,7 @@ class _Student:
     Attributes:
         student: as in the roster.
         name: the full name; "" if unknown.
-        starts: what the names of repositories start with.
+        starts: possible starts of repository names.
     """
 
     student: str
@@ -70,7 +69,7 @@ class _Student:
     starts: list[str]
 
     def owns(self, text: str) -> bool:
-        """Return whether a submission's name equals the student's, as platforms may change it."""
+        """Return True if a submission has the student's name, possibly changed by a platform."""
         own = plain_name(self.student).casefold()
         if plain_name(text).casefold() == own:
             return True
@@ -87,14 +86,14 @@ class _Student:
         return bool(_joined(two) & own) and not (two.isdigit() and name)
 
     def may_own(self, text: str) -> bool:
-        """Return whether a name has all words of the student's identity or full name."""
+        """Return True if a name has all words of the student's identity or full name."""
         words = set(_words(text))
         own = [set(_words(known)) for known in (self.student, self.name)]
         return any(one <= words and max(map(len, one)) > 1 for one in own if one)
 
 
 def _give(collected: Collected, student: str, alike: list[Submission], certain: bool) -> None:
-    """Give the student the only notebook of these submissions, or report all of them."""
+    """Assign the only notebook of these submissions to the student, or report all of them."""
     notebooks = [s for s in alike if s.path] or alike
     if certain and len(notebooks) == 1:
         others = [s for s in alike if s is not notebooks[0]]
@@ -111,7 +110,7 @@ def _give(collected: Collected, student: str, alike: list[Submission], certain: 
 def _ask(
     collected: Collected, student: _Student, free: list[Submission], absent: list[_Student]
 ) -> None:
-    """Report submissions and files that may be the student's, but not certainly."""
+    """Report submissions and files that may belong to the student, if this is not certain."""
     names = {path: bare_name(path) for path in collected.ignored}
     files = [path for path, name in names.items() if student.owns(name)] or [
         path
@@ -163,7 +162,7 @@ def _joined(text: str) -> set[str]:
 
 
 def _words(text: str) -> list[str]:
-    """Return the words of a name in small letters, without accents."""
+    """Return the words of a name in lower case, without accents."""
     letters = unicodedata.normalize("NFKD", text).casefold()
     bare = "".join(c for c in letters if not unicodedata.combining(c))
     return re.findall(r"[^\W_]+", bare)

@@ -22,7 +22,7 @@ def share_right(expected: Any, got: Any, free: frozenset[Place] = NOWHERE) -> tu
 
 
 def right_at(expected: Any, got: Any, place: Place = ()) -> dict[Place, bool]:
-    """Return whether each value is right, by its place: the keys and indices that lead to it."""
+    """Return True or False for each value, by its place: the keys and indices that lead to it."""
     if isinstance(expected, dict):
         found = got if isinstance(got, dict) else {}
         pairs = [(key, expected[key], found.get(key, MISSING)) for key in expected]
@@ -54,7 +54,7 @@ def _equal(expected: Any, got: Any) -> bool:
 def _close(expected: float, got: float) -> bool:
     try:
         return math.isclose(expected, got, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
-    except OverflowError:  # an int beyond all floats
+    except OverflowError:  # an int that is too large for a float
         return expected == got
 
 

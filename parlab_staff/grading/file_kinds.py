@@ -1,4 +1,4 @@
-"""Explains what a file is that is named like a notebook but is none, and what to hand in."""
+"""Explains why a file with a notebook's name is not a notebook, and what to hand in instead."""
 
 import json
 

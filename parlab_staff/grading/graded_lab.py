@@ -27,7 +27,7 @@ class GradedExercise:
         names: the functions and classes that the reference defines.
         checks: points of each visible check, by cell id.
         hidden: (points, expected values) of each hidden check, by cell id.
-        timed: whether its checks measure time, so that other work can disturb them.
+        timed: True if its checks measure time, so that other work can disturb them.
     """
 
     key: str
@@ -97,10 +97,10 @@ class GradedLab:
 
     @cached_property
     def builds_on(self) -> dict[str, frozenset[str]]:
-        """The exercises whose functions the lab's own cells call, by cell.
+        """For each of the lab's own cells, the exercises whose functions it calls.
 
-        A cell calls them itself or through helpers: functions and classes that earlier cells of the
-        lab define. The sets of exercise cells are empty, because students write these cells.
+        A cell calls them directly, or through functions and classes that earlier cells of the lab
+        define. The sets of exercise cells are empty, because students write these cells.
         """
         of_name = {name: frozenset({e.key}) for e in self.exercises for name in e.names}
         answers = {e.cell for e in self.exercises}
@@ -119,7 +119,7 @@ class GradedLab:
     def hidden_lines(self) -> frozenset[str]:
         """The lines of hidden checks that students must not see.
 
-        Short lines are left out, and so are lines that the lab as handed out contains, too.
+        Short lines are left out, and so are lines that the lab as handed out contains.
         """
         hidden = [c.source for c in self.cells if c.role == "hidden-check"]
         lines = {line.strip() for source in hidden for line in source.split("\n")}
@@ -150,7 +150,7 @@ class GradedLab:
 
 
 def find_lab(lab: str, root: Path = ROOT) -> GradedLab:
-    """Return the lab named `01_mpi`, `01`, or `mpi`, or the one with this executed solution.
+    """Return the lab named `01_mpi`, `01`, or `mpi`, or the lab with this executed solution.
 
     Raises ValueError if there is no such lab, or if it cannot be graded.
     """

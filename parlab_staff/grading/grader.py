@@ -44,7 +44,7 @@ Progress = Callable[[str, str], None]  # student, cell
 
 
 class Stopped(Exception):
-    """The user stopped the grader while this submission ran: it has no result."""
+    """The user stopped the grader while this submission ran, so it has no result."""
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Grader:
     sandbox: str
     progress: Progress = lambda student, cell: None
     stop: threading.Event = field(default_factory=threading.Event)
-    worthless: Worthless = field(default_factory=dict)  # the test of the lab finds it
+    worthless: Worthless = field(default_factory=dict)  # set by the test of the lab
 
     @cached_property
     def key(self) -> dict[str, str]:
@@ -78,7 +78,7 @@ class Grader:
         return self.key | {"submission": what + other_files.fingerprint(submission)}
 
     def grade(self, submission: Submission) -> SubmissionResult:
-        """Return the result. Raises Stopped, and nothing else, whatever the submission contains."""
+        """Return the result. Raises only Stopped, for any content of the submission."""
         student, path = submission.student, submission.path
         result = SubmissionResult(
             student, self.lab.name, str(path or ""), GradeStatus.MISSING, [],
@@ -141,7 +141,7 @@ class Grader:
     def _alone(
         self, student: str, matched: Matched, ran: NotebookRun, results: list[ExerciseResult]
     ) -> list[ExerciseResult]:
-        """Return the results after one more run of each exercise that others may have disturbed."""
+        """Run each exercise that others may have disturbed again, alone. Return the results."""
         return graded_alone(
             self.lab,
             matched,
@@ -153,9 +153,9 @@ class Grader:
         )
 
     def again(self, submission: Submission, result: SubmissionResult) -> SubmissionResult:
-        """Return the result after one more run, alone, of timed exercises that are not right.
+        """Run timed exercises that are not right once more, alone. Return the result.
 
-        The better of both counts. Raises Stopped.
+        For each exercise, the better of both results counts. Raises Stopped.
         """
         if self.key_of(submission) != result.key:  # the file has changed since
             return result
@@ -174,7 +174,7 @@ class Grader:
     def timed_again(
         self, student: str, matched: Matched, exercises: list[ExerciseResult]
     ) -> list[ExerciseResult]:
-        """Do what `again` does, with the results of the exercises."""
+        """Do what `again` does, but with the results of the exercises."""
         uncertain = self.uncertain(exercises)
         if not uncertain:
             return exercises
@@ -192,7 +192,7 @@ class Grader:
         return [e for e in self.lab.exercises if e.timed and e.key in ran]
 
     def run(self, student: str, notebook: NotebookNode, seconds: float = inf) -> NotebookRun:
-        """Run a notebook, for at most `seconds`. Return what happened in it. Raises Stopped."""
+        """Run a notebook for at most `seconds`. Return the results of its cells. Raises Stopped."""
         ran = run.run(
             notebook,
             replace(self.limits, seconds=min(seconds, self.limits.seconds)),
@@ -207,7 +207,7 @@ class Grader:
 
 @contextlib.contextmanager
 def workers(grader: Grader, jobs: int) -> Iterator[ThreadPoolExecutor]:
-    """Provide threads that grade. On Ctrl-C or any error, first end all submissions they run."""
+    """Provide threads that grade. On Ctrl-C or any error, first end all running submissions."""
     with ThreadPoolExecutor(jobs) as pool:
         try:
             yield pool
@@ -221,7 +221,7 @@ def _reached(exercises: list[ExerciseResult]) -> int:
 
 
 def _overall(exercises: list[ExerciseResult], ran: NotebookRun) -> GradeStatus:
-    """Return the status by points; without points, why the run ended early."""
+    """Return the status by points. Without points, return why the run ended early, if it did."""
     status = by_points(exercises)
     if status != GradeStatus.FAILED or not ran.ended:
         return status

@@ -1,11 +1,12 @@
-"""The kernel on which nbval runs a submission's cells: in the sandbox, and watched.
+"""The kernel on which nbval runs a submission's cells, in the sandbox.
 
-A pytest plugin (`-p parlab_staff.grading.kernel`). It gives nbval another `RunningKernel`, which
-- starts the kernel as `run.json` says, in the sandbox;
+This is a pytest plugin (`-p parlab_staff.grading.kernel`). It replaces nbval's `RunningKernel` with
+a class that
+- starts the kernel in the sandbox, with the settings in `run.json`;
 - notices at once when the kernel ends, while nbval would wait for the cell's time limit;
 - keeps the status of the reply in addition to the outputs, because code can hide an error;
 - limits the output of a cell;
-- writes what happened in each cell to `events.jsonl`, a line when it starts and one when it ends.
+- writes a line to `events.jsonl` when a cell starts, and another one when it ends.
 
 No message of the kernel is trusted. Messages are read as JSON data, and those that do not belong to
 the running cell are dropped.
@@ -37,13 +38,13 @@ START_SECONDS = 180  # on a busy machine
 INTERRUPT_SECONDS = 15  # enough time for a rank cell to free its ranks
 IDLE_SECONDS = 20  # from the reply to the end of the outputs
 POLL_MILLISECONDS = 200
-OUTPUT_CHARACTERS = 200_000  # of a cell's output that are kept
+OUTPUT_CHARACTERS = 200_000  # the most that is kept of a cell's output
 MESSAGE_BYTES = 64 * 2**20  # a longer message is refused before it is read
 BROKEN_MESSAGES = 100  # after this many unreadable messages, the kernel is ended
 
 
 class KernelGone(Exception):
-    """The kernel ended, or was ended; the text says why."""
+    """The kernel ended, or the grader ended it. The text says why."""
 
 
 class WatchedKernel(RunningKernel):
@@ -53,7 +54,7 @@ class WatchedKernel(RunningKernel):
         self.folder = Path(cwd or ".")
         self.run = json.loads((self.folder / RUN).read_text(encoding="utf-8"))
         self.gone = ""  # why the kernel ended
-        self.before = OWN  # the id of the cell before the one that runs
+        self.before = OWN  # the id of the cell before the running cell
         self.cell: dict[str, Any] = {}
         self.shown: list[dict] = []  # messages of the cell, for nbval
         door = Path(self.run["door"])
@@ -182,7 +183,7 @@ class WatchedKernel(RunningKernel):
                     self._read(msg_id, channel.get_msg(timeout=0))
                 except Empty:
                     pass
-                except Exception:  # the kernel sent something that is not a message
+                except Exception:  # what the kernel sent is not a message
                     self.broken += 1
                     if self.broken > BROKEN_MESSAGES:
                         self.cell |= {"outcome": "error", "ename": "BrokenMessages"}
@@ -253,7 +254,7 @@ class WatchedKernel(RunningKernel):
 
 
 def _environment(home: Path) -> dict[str, str]:
-    """Return the environment of a kernel without a sandbox; a sandbox clears it."""
+    """Return the environment of a kernel without a sandbox. A sandbox clears it."""
     # ipykernel captures less when it sees PYTEST_CURRENT_TEST.
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     return kept | bubblewrap.environment(home)
@@ -261,7 +262,7 @@ def _environment(home: Path) -> dict[str, str]:
 
 def _context() -> zmq.Context:
     context = zmq.Context()
-    context.setsockopt(zmq.MAXMSGSIZE, MESSAGE_BYTES)  # for the sockets that it will make
+    context.setsockopt(zmq.MAXMSGSIZE, MESSAGE_BYTES)  # applies to sockets that it makes later
     return context
 
 
@@ -292,7 +293,7 @@ def pytest_runtest_call(item: Any) -> None:
 def pytest_runtest_teardown(item: Any) -> None:
     kernel = item.parent.kernel
     if kernel is not None and kernel.cell:
-        # Nobody reads the outputs of the student's own cells, and there may be thousands.
+        # The outputs of the student's own cells are not used, and there may be thousands of them.
         own = item.cell.id.startswith((OWN, RESTORE))
         fields = {"outcome": kernel.cell["outcome"]} if own else kernel.cell
         kernel.record(event="end", cell=item.cell.id, **fields)

@@ -1,8 +1,8 @@
 """Finds the answers in a submission, by what its cells define.
 
-An answer is found by its cell's id, or by the exercise key in the cell's metadata, or by the names
-that the exercise asks for, wherever they are defined: editors lose ids and metadata, and people
-split, merge, and move cells.
+An answer is found by its cell's id, by the exercise key in the cell's metadata, or by the names
+that the exercise asks for, in any cell. Editors lose ids and metadata, and people split, merge, and
+move cells.
 """
 
 import re
@@ -47,12 +47,12 @@ class Matched:
     notes: list[str] = field(default_factory=list)
 
     def given(self, key: str) -> bool:
-        """Return whether the student wrote something for the exercise."""
+        """Return True if the student wrote something for the exercise."""
         return self.answers[key] is not None and key not in self.untouched
 
     @property
     def before_start(self) -> bool:
-        """Whether a cell of the student comes before all cells of the lab."""
+        """True if a cell of the student comes before all cells of the lab."""
         return bool(self.after.get(None))
 
 
@@ -63,12 +63,12 @@ class Piece:
     number: int  # of the notebook's cell, from 1
     source: str
     id: str  # "" for all but the first piece of a cell
-    key: str  # the exercise that its metadata name; "" for none
+    key: str  # the exercise in its metadata; "" if there is none
     is_code: bool
 
 
 def match(lab: GradedLab, submitted: NotebookNode) -> Matched:
-    """Return which code of a submission runs, and where. Raises WrongLab."""
+    """Find the code of a submission that runs, and where it runs. Raises WrongLab."""
     _same_lab(lab, submitted)
     matched = Matched({})
     found = _pieces(submitted)
@@ -102,7 +102,7 @@ def _pieces(submitted: NotebookNode) -> list[Piece]:
 def _without_the_labs_values(
     found: list[Piece], lab: GradedLab, imported: dict[str, str], matched: Matched
 ) -> list[Piece]:
-    """Return the pieces without assignments to the lab's names; `imported` are their imports."""
+    """Return the pieces without assignments to attributes of the lab and of their own imports."""
     known = restore_names.imports(lab)
     kept = []
     for piece in found:
@@ -117,7 +117,7 @@ def _without_the_labs_values(
 
 
 class _Matcher:
-    """Finds which cell of the lab each piece of a submission is."""
+    """Finds the cell of the lab to which each piece of a submission corresponds."""
 
     def __init__(self, lab: GradedLab, submitted: list[Piece], imported: dict[str, str]) -> None:
         self.lab = lab
@@ -137,7 +137,7 @@ class _Matcher:
     def _find_copies(self) -> None:
         """Find cells without a known id that equal a cell of the lab, or an exercise's stub.
 
-        A second copy of a cell that is no check counts as the student's own, because later cells
+        A second copy of a cell that is not a check counts as the student's own, because later cells
         may need it.
         """
         given = {c.source.strip(): c.id for c in self.lab.handed_out.cells}
@@ -150,7 +150,7 @@ class _Matcher:
                 self.lab_cell[index] = cell
 
     def answer(self, exercise: GradedExercise) -> str | None:
-        """Return the student's source for an exercise; None if no cell is one."""
+        """Return the student's source for an exercise; None if no cell is an answer to it."""
         own = self._own_cell(exercise)
         index = own if own is not None and self._answers(own, exercise) else None
         if index is None:
@@ -167,7 +167,8 @@ class _Matcher:
     def _to_run(self, piece: Piece, given: str = "") -> str:
         """Return the code of a piece without its calls of checks and of `cluster`.
 
-        `given` is the lab's cell that the student changed. Calls in it are the lab's, and are kept.
+        `given` is the source of the lab's cell that the student changed. Calls in it are not
+        reported, because the lab wrote them.
         """
         source = without_calls(piece.source, CHECKS)
         if not self.start:
@@ -194,9 +195,9 @@ class _Matcher:
         return None
 
     def _answers(self, index: int, exercise: GradedExercise) -> bool:
-        """Return whether a cell is an answer: it was changed, and defines the exercise's names.
+        """Return True if a cell is an answer: it was changed, and defines the exercise's names.
 
-        A cell that is not Python counts, because the student should read its error.
+        A cell that is not valid Python also counts, because the student should see its error.
         """
         source = self.pieces[index].source
         if same_code(source, self.lab.stub_of(exercise)):
@@ -205,7 +206,7 @@ class _Matcher:
         return broken or exercise.names <= bound_names(source)
 
     def answered_as_text(self, exercise: GradedExercise) -> bool:
-        """Return whether a Markdown or raw cell would be an answer if it were code."""
+        """Return True if a Markdown or raw cell would be an answer if it were code."""
         return any(
             not piece.is_code
             and all(re.search(rf"(def|class) {name}\b", piece.source) for name in exercise.names)

@@ -1,8 +1,8 @@
 """Finds values of hidden checks that even an answer that does nothing displays.
 
-These values earn no points. Such answers are made from each stub, and return None, 0, the first
-argument, or zeros of its shape. They run once for a lab, after the reference, and each one replaces
-only its own exercise.
+These values earn no points. Such answers are made from each stub. They return None, 0, the first
+argument, or zeros of its shape. They run once for a lab, after the reference, and each answer
+replaces only its own exercise.
 """
 
 import ast
@@ -57,7 +57,7 @@ def answers(stub: str) -> list[str]:
 
 
 def _returning(lines: list[str], firsts: dict[int, str | None], returned: str) -> str:
-    """Return the lines with `return …`. Functions without an argument to return give None."""
+    """Return the lines with `return …`. Functions without an argument return None."""
 
     def value(number: int) -> str:
         first = firsts[number]
@@ -70,7 +70,7 @@ def _returning(lines: list[str], firsts: dict[int, str | None], returned: str) -
 
 
 def _first_argument(source: str, line: int) -> str | None:
-    """Return the first argument of the innermost function with this line; None without any."""
+    """Return the first argument of the innermost function with this line; None if it has none."""
     around = [
         node
         for statement in statements(source)
@@ -105,7 +105,7 @@ def _shown(ran: NotebookRun, cell: str) -> list:
 
 
 def nothing_left(exercise: GradedExercise, found: Worthless) -> bool:
-    """Return whether an answer that does nothing is right everywhere in a hidden check."""
+    """Return True if an answer that does nothing is right everywhere in a hidden check."""
     return any(
         set(right_at(expected, expected)) <= found.get(check, frozenset())
         for check, (_, expected) in exercise.hidden.items()

@@ -1,4 +1,4 @@
-"""Reports files that were handed in with a notebook and not graded, if the score may need them."""
+"""Reports files that were handed in with a notebook but not graded, if they may matter."""
 
 import ast
 import hashlib
@@ -54,7 +54,7 @@ def _notebooks(submission: Submission) -> list[Path]:
 
 
 def _compared(lab: GradedLab, submission: Submission, path: Path, matched: Matched) -> str:
-    """Return a sentence if another notebook is newer or has more answers; else ""."""
+    """Return a sentence if another notebook is newer, or answers more exercises; else ""."""
     graded = submission.path
     try:
         other = match(lab, read_notebook(path))

@@ -19,7 +19,7 @@ from parlab_staff.notebooks.make import OWN
 
 MAX_BYTES = 50 * 2**20
 MAX_CELLS = 2000
-MAX_CODE = 2**19  # characters; Python's parser needs a thousand times their memory
+MAX_CODE = 2**19  # characters; Python's parser needs a thousand times as much memory
 MAX_OLD = 5 * 2**20  # bytes of a notebook in an old format, which must be converted
 PYTHON = "python"  # metadata of `parse`'s result: the version of Python that ran the notebook
 SMALL = 4 * 2**20  # bytes; a file of this size is cheap to read
@@ -49,11 +49,11 @@ def other_python(notebook: NotebookNode) -> list[str]:
 
 
 class NotReadable(ValueError):
-    """The file is no notebook; the text is for the student."""
+    """The file is not a notebook. The text is for the student."""
 
 
 class NotGiven(ValueError):
-    """There is no file to grade: the instructor must fix that, and it is never a zero."""
+    """There is no file to grade. The instructor must fix that. It never means a score of zero."""
 
 
 def read_bytes(path: Path) -> bytes:
@@ -78,8 +78,8 @@ def read_bytes(path: Path) -> bytes:
 def read_notebook(path: Path) -> NotebookNode:
     """Return the notebook in a file, as `parse` does. Raises NotGiven and NotReadable.
 
-    A separate process reads a large file, with a limit, because one file can cost a hundred times
-    as much as another of the same size.
+    A separate process with limits reads a large file, because one file can need a hundred times as
+    much time and memory as another file of the same size.
     """
     data = read_bytes(path)
     return parse(data) if len(data) <= SMALL else _parse_elsewhere(data)
@@ -174,14 +174,14 @@ def _plain(notebook: dict[str, Any]) -> NotebookNode:
 
 
 def _own(metadata: Any) -> dict[str, str]:
-    """Return which lab and which release it is a copy of."""
+    """Return the lab and the release of which it is a copy."""
     own = metadata.get(OWN) if isinstance(metadata, dict) else None
     found = {name: own.get(name) for name in ("lab", "derived")} if isinstance(own, dict) else {}
     return {name: value for name, value in found.items() if isinstance(value, str)}
 
 
 def _python(metadata: Any) -> str:
-    """Return the version of Python that ran it last; "" if unknown."""
+    """Return the version of Python that last ran the notebook; "" if unknown."""
     language = metadata.get("language_info") if isinstance(metadata, dict) else None
     version = language.get("version") if isinstance(language, dict) else None
     return version if isinstance(version, str) and language.get("name") == "python" else ""
@@ -209,7 +209,7 @@ def _cell(cell: Any, number: int) -> NotebookNode:
 
 
 def _clean(text: str) -> str:
-    """Return the text with Unix line ends."""
+    """Return the text with Unix line ends, and with question marks for lone surrogates."""
     text = text.encode("utf-8", "replace").decode()
     return text.replace("\r\n", "\n").replace("\r", "\n")
 

@@ -17,7 +17,7 @@ RESTORE = "restore-"  # the prefix of ids of cells that restore the lab's names
 def build(lab: GradedLab, matched: Matched) -> NotebookNode:
     """Return code cells without outputs, in the lab's order, with the lab's ids for its cells.
 
-    An exercise without an answer has its stub. The student's own cells stay where they were.
+    An exercise without an answer gets its stub. The student's own cells keep their positions.
     """
     answers = {e.cell: matched.answers[e.key] for e in lab.exercises}
     stubs = {e.cell: lab.stub_of(e) for e in lab.exercises}
@@ -58,8 +58,7 @@ def up_to(notebook: NotebookNode, exercises: list[GradedExercise]) -> NotebookNo
 def alone(lab: GradedLab, matched: Matched, exercise: GradedExercise) -> NotebookNode:
     """Return the notebook for one exercise, which no other exercise can disturb.
 
-    Only its own checks run. Other answers run only if the exercise uses them, and are replaced by
-    their stubs if not.
+    Only its own checks run. Answers that the exercise does not use are replaced by their stubs.
     """
     used = uses(lab, matched, exercise)
     answers = {key: source if key in used else None for key, source in matched.answers.items()}
@@ -67,9 +66,9 @@ def alone(lab: GradedLab, matched: Matched, exercise: GradedExercise) -> Noteboo
 
 
 def uses(lab: GradedLab, matched: Matched, exercise: GradedExercise) -> set[str]:
-    """Return the exercise, and those whose answers it and its checks use.
+    """Return the keys of the exercise, and of all exercises whose answers it and its checks use.
 
-    They may call them directly, or through other cells of the lab or the student.
+    They may use them directly, or through other cells of the lab or the student.
     """
     cells = _for_one(lab, matched, exercise)
     own = {exercise.cell, *exercise.checks, *exercise.hidden}

@@ -22,16 +22,16 @@ _UNNAMED = {"exec", "eval", "globals", "locals", "vars", "get_ipython"}
 
 
 def imports(lab: GradedLab) -> dict[str, str]:
-    """Return what the lab's own cells import from parlab: `comm` → `parlab.rank.comm`."""
+    """Return the imports of the lab's own cells from parlab: `comm` → `parlab.rank.comm`."""
     return of_parlab([cell.source for cell in _own_cells(lab)])
 
 
 def restoring_cells(lab: GradedLab) -> dict[str, list[str]]:
-    """Return, by cell of an exercise or check, cells that restore the values of the lab's names.
+    """Return cells that restore the lab's names, by the cell of an exercise or check that follows.
 
-    Some assignments cannot be found in the code, so the names are always restored: those that the
-    lab has imported so far, in the notebook and on all ranks. Imports on only some ranks are for
-    drawing, and no check uses them.
+    Some assignments cannot be found in the code, so all names that the lab has imported so far, in
+    the notebook and on all ranks, are always restored. Imports on only some ranks are for drawing,
+    and no check uses them.
     """
     own = {cell.id for cell in _own_cells(lab)}
     imported: dict[str, dict[str, str]] = {"": {}, "%%px": {}}
@@ -66,7 +66,7 @@ def of_parlab(sources: list[str]) -> dict[str, str]:
 
 
 def notes(source: str, known: dict[str, str], own: dict[str, str]) -> list[str]:
-    """Return notes on what a cell does to the lab's names. See `assigned` for the arguments."""
+    """Return notes on assignments to the lab's names. See `assigned` for the arguments."""
     found = []
     if names := assigned(source, known, own):
         found.append(f"assigns to {', '.join(names)}")
@@ -145,7 +145,7 @@ def start_of(lab: GradedLab) -> str:
 
 
 def without_rank_calls(source: str, known: dict[str, str]) -> tuple[str, list[str]]:
-    """Return the cell with None for each call that starts or ends ranks, and those calls.
+    """Replace each call that starts or ends ranks with None. Return the cell, and these calls.
 
     New ranks would not have what earlier cells define.
     """

@@ -28,7 +28,7 @@ class ExerciseResult:
         status: the outcome.
         points: the earned points; None if it could not be graded.
         of: the points that it can earn.
-        message: for the student, plain text, perhaps many lines: the check's message, with the
+        message: for the student, plain text with one or more lines: the check's message, with the
             lines where ranks were stuck; "" if all is right. Never the text of a hidden check.
         notes: what the instructor should look at; students do not see it.
         parts: how the points of the check and of the hidden check add up, for the student.
@@ -51,14 +51,14 @@ class SubmissionResult:
         student: the unchanged name of the folder or file, which may contain any character.
         lab: `01_mpi`.
         path: the graded file; "" if nothing was handed in.
-        status: passed, partial, or failed by points; or why nothing was graded.
+        status: passed, partial, or failed, by points; or else why nothing was graded.
         exercises: in the lab's order; never empty.
         message: for the student, about the whole submission, such as "the file is empty".
         notes: for the instructor only.
-        submitted: its time, ISO 8601 with offset; "" if unknown.
+        submitted: the time of submission, in ISO 8601 with offset; "" if unknown.
         seconds: how long the run took.
-        key: fingerprints {"submission", "lab", "grader", "options"}; a result is valid as long
-            as none of them changes.
+        key: fingerprints {"submission", "lab", "grader", "options"}. The result is valid until
+            one of them changes.
     """
 
     student: str

@@ -1,4 +1,4 @@
-"""Runs one rebuilt notebook: one pytest process with nbval, in a folder of its own."""
+"""Runs one rebuilt notebook in one pytest process with nbval, which has its own folder."""
 
 import contextlib
 import itertools
@@ -26,7 +26,7 @@ from parlab_staff.grading.kernel import EVENTS, RUN
 PREFIX = "parlab-grade-"
 POLL_SECONDS = 0.1
 END_SECONDS = 10
-MEMORY = 2**30  # of the process that reads the kernel's messages
+MEMORY = 2**30  # the limit, in bytes, of the process that reads the kernel's messages
 # A Unix socket's path has at most 107 characters, so the folder of the kernel's sockets has fewer.
 DOOR_CHARACTERS = 80
 # jsonschema would load a grammar for URLs, which no notebook needs, in 1.5 s.
@@ -142,7 +142,7 @@ def _follow(
             process.wait(POLL_SECONDS)
         events.read()
     if process.poll() is None:
-        # First let it end normally: it ends the kernel, and that ends the sandbox.
+        # First let it end normally, so that it ends the kernel, which ends the sandbox.
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(END_SECONDS)
@@ -207,7 +207,7 @@ class _Events:
         return all(ran.outcome != "not_reached" for ran in self.result.cells.values())
 
     def end(self, outcome: str, why: str) -> None:
-        """Note that the run was ended, and in which cell."""
+        """Record why the run was ended, and in which cell."""
         self.result.ended = why
         if self.running:
             self.result.cells[self.running] = CellRun(outcome, evalue=why)
@@ -245,7 +245,7 @@ def remove_leftovers(temporary: Path | None = None) -> None:
 
 
 def _is_own(path: Path) -> bool:
-    """Return whether it is this user's folder and no link, so that no one else can replace it."""
+    """Return True for this user's folder, but not for a link, which others could replace."""
     found = os.lstat(path)
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
 
@@ -253,7 +253,7 @@ def _is_own(path: Path) -> bool:
 def _remove(folder: Path) -> None:
     """Remove a folder, even if its tree is deeper than a path may be, or permissions are missing.
 
-    Processes of the sandbox that have not ended yet may still write for a moment.
+    Repeat this for a while, because processes of the sandbox may still write for a moment.
     """
     deadline = time.monotonic() + END_SECONDS
     for tool in itertools.cycle((["rm", "-rf"], ["chmod", "-R", "u+rwx"])):

@@ -1,7 +1,8 @@
-"""Turns what happened in the cells into statuses, points, and messages for the student.
+"""Converts the results of the cells into statuses, points, and messages for the student.
 
-A visible check runs in the student's own process, where code can make it print anything. So its
-points count only if all values of the hidden check are right, which are compared here, outside.
+A visible check runs in the student's own process, where code can make it print anything. Therefore,
+its points count only if all values of the hidden check are right. They are compared here, outside
+that process.
 """
 
 import math
@@ -41,7 +42,7 @@ def score(
 
 
 def report_causes(lab: GradedLab, matched: Matched, results: list[ExerciseResult]) -> None:
-    """Add to each message which wrong exercises the exercise builds on."""
+    """Add to each message the wrong exercises that the exercise builds on."""
     failed = {r.key for r in results if r.status != GradeStatus.PASSED}
     for exercise, result in zip(lab.exercises, results, strict=True):
         if result.status in (GradeStatus.PASSED, GradeStatus.MISSING):
@@ -122,7 +123,7 @@ def score_exercise(
 
 
 def _passed(exercise: GradedExercise, ran: CellRun) -> bool:
-    """Return whether a visible check passed: its cell ended well and printed its line."""
+    """Return True if a visible check passed: its cell raised no error and printed its line."""
     printed = _PRINTED_BY.sub("", ran.text)
     return ran.outcome == "ok" and f"✓ {exercise.key}: " in printed
 
@@ -130,9 +131,9 @@ def _passed(exercise: GradedExercise, ran: CellRun) -> bool:
 def _hidden(
     exercise: GradedExercise, run: NotebookRun, worthless: Worthless
 ) -> tuple[bool, float, list[str]]:
-    """Return whether all hidden values are right, the share of points, and notes.
+    """Return True if all hidden values are right (or else False), the share of points, and notes.
 
-    Without a hidden check, nothing is right, because the output of a visible check is no proof.
+    Without a hidden check, nothing is right, because the output of a visible check proves nothing.
     """
     points, notes, all_right = 0.0, [], bool(exercise.hidden)
     for cell, (worth, expected) in exercise.hidden.items():
@@ -180,7 +181,7 @@ def _message(
     hidden: float,
     run: NotebookRun,
 ) -> str:
-    """Return the message for the student, with only the share of right values of hidden checks."""
+    """Return the message for the student. Of hidden checks, show only the share of right values."""
     if status == GradeStatus.PASSED:
         return ""
     lines = []
@@ -201,7 +202,7 @@ def _message(
 
 
 def _end(ran: CellRun) -> str:
-    """Return how a hidden check failed, without any of its text; "" if it did not."""
+    """Return how a hidden check failed, without any of its text; "" if it did not fail."""
     if ran.outcome == "timeout" or ran.ename == "DeadlineExceeded":
         return ": it did not end in time"
     if ran.outcome == "died":

@@ -52,7 +52,7 @@ class Store:
         return self.results / file_name(student) / "result.json"
 
     def load(self, student: str, key: dict[str, str] | None = None) -> SubmissionResult | None:
-        """Return the stored result if it is complete, and valid for `key` if that is given."""
+        """Return the stored result if it is complete and, with `key`, valid for this key."""
         try:
             data = json.loads(self.path(student).read_text(encoding="utf-8"))
             if data.pop("format") != FORMAT:

@@ -1,4 +1,4 @@
-"""Finds submissions: which student, and which file."""
+"""Finds submissions: the student and the file of each."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from parlab_staff.grading.student_names import clean_name
 
-# Folders that tools put next to notebooks.
+# Folders that tools create next to notebooks.
 _NOT_STUDENTS = {".ipynb_checkpoints", "__pycache__", "__MACOSX", ".git", ".venv", "node_modules"}
 # The folders of a handout. A folder that contains one of these belongs to one student.
 _OF_A_HANDOUT = {"labs", "book", "parlab"}
@@ -20,7 +20,7 @@ _ANY = re.IGNORECASE | re.DOTALL
 _NOTEBOOK = re.compile(r"(?P<stem>.*?)\.ipynb(\.(txt|json))?", _ANY)
 _ARCHIVE = re.compile(r"(?P<stem>.*?)(\.(tar|ipynb))?\.(zip|rar|7z|gz|tgz|tar|xz|bz2)", _ANY)
 _OTHER = re.compile(r"(?P<stem>.*?)(\.ipynb)?(\.[^.]*)?", _ANY)
-_DEEPEST = 100  # folders below a student's
+_DEEPEST = 100  # levels of folders below a student's folder
 _MOST_BESIDE = 100  # how many files next to a student's notebook are examined
 
 
@@ -30,9 +30,9 @@ class Submission:
 
     Attributes:
         student: the folder's or the file's name.
-        path: the notebook; None if there is none, or if it is not clear which counts.
+        path: the notebook; None if there is none, or if it is not clear which one counts.
         problem: why `path` is None.
-        given: whether something was handed in, even if it cannot be graded as it is.
+        given: True if something was handed in, even if it cannot be graded as it is.
         other_files: the student's other files, notebooks first; none of them is graded.
         notes: for the instructor.
     """
@@ -46,7 +46,7 @@ class Submission:
 
     @property
     def submitted(self) -> str:
-        """When the file was last written, ISO 8601; "" if unknown."""
+        """The time when the file was last written, in ISO 8601; "" if unknown."""
         if self.path is None:
             return ""
         try:
@@ -57,7 +57,7 @@ class Submission:
 
 @dataclass
 class Collected:
-    """What was found below the given paths.
+    """The submissions and other files below the given paths.
 
     Attributes:
         submissions: one for each student, by name.
@@ -74,7 +74,7 @@ def find_submissions(paths: list[Path], lab: str) -> Collected:
     A student's notebook may be anywhere in the student's folder. A folder belongs to a class if its
     subfolders contain notebooks, or if it is the only path and none of its notebooks has the lab's
     name. If a student has two submissions, both are reported and neither is chosen. Files that are
-    no notebook are reported, too. Raises ValueError for a path that does not exist.
+    not notebooks are reported, too. Raises ValueError for a path that does not exist.
     """
     collected = Collected()
     found = []
@@ -99,7 +99,7 @@ def _of_file(path: Path, lab: str) -> Submission:
 
 
 def _owner(folder: Path) -> str:
-    """Return a folder's student: its name, or for a handout's folder, its parent's name."""
+    """Return the student of a folder: its name or, for a handout's folder, its parent's name."""
     around = (folder.resolve(), *folder.resolve().parents)
     return clean_name(next(one.name for one in around if one.name not in _OF_A_HANDOUT))
 
@@ -163,7 +163,7 @@ def _of_student(folder: Path, lab: str, student: str) -> Submission:
 
 
 def _other_files(graded: Path, notebooks: list[Path], folder: Path) -> tuple[Path, ...]:
-    """Return the student's other notebooks, and then the other files of their own."""
+    """Return the student's other notebooks, followed by the student's other files."""
     others = [path for path in notebooks if path != graded]
     files = _files(folder, _NOT_STUDENTS | {"book", "parlab"})
     files = sorted(path for path in files if not path.name.startswith(".") and path != graded)
@@ -179,9 +179,9 @@ def _packed(path: Path) -> str:
 
 
 def _notebooks(folder: Path) -> list[Path]:
-    """Return all notebooks below a student's folder, also links and unreadable ones.
+    """Return all notebooks below a student's folder, including links and unreadable ones.
 
-    Those in hidden folders, where editors keep copies, count only if there are no others.
+    Notebooks in hidden folders, where editors keep copies, count only if there are no others.
     """
     found = sorted(filter(is_notebook, _files(folder, _NOT_STUDENTS)))
     visible = [p for p in found if not any(f[0] == "." for f in p.relative_to(folder).parts[:-1])]
@@ -199,7 +199,7 @@ def _files(folder: Path, skipped: set[str] = frozenset()) -> Iterator[Path]:
 
 
 def is_notebook(path: Path) -> bool:
-    """Return whether this is a notebook, and not a `._x` of macOS."""
+    """Return True if this is a notebook, and not a `._x` of macOS."""
     named = _NOTEBOOK.fullmatch(path.name) and not path.name.startswith("._")
     return bool(named) and (path.is_symlink() or not path.is_dir())
 

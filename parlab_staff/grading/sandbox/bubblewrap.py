@@ -2,7 +2,7 @@
 
 A process inside can use the system's programs, this Python, parlab (not its grader), and its own
 folders in memory. It has no access to the network, the home folder, solutions, other submissions,
-and processes outside. Everything inside ends when its first process ends.
+or processes outside. All processes inside end when the first of them ends.
 """
 
 import os
@@ -34,8 +34,8 @@ class NoSandbox(ValueError):
 def choose(wanted: str) -> str:
     """Return `bwrap` or `none` for the user's choice: `auto`, `bwrap`, or `none`.
 
-    Raises NoSandbox if bubblewrap is missing or not allowed: only the user may choose to run
-    without it.
+    Raises NoSandbox if bubblewrap is missing or not allowed, because only the user may choose to
+    run without it.
     """
     if wanted not in ("auto", "bwrap", "none"):
         raise ValueError(f"--sandbox {wanted}: it is auto, bwrap or none")
@@ -53,7 +53,7 @@ def choose(wanted: str) -> str:
 
 
 def command(folder: Path, program: list[str]) -> list[str]:
-    """Return a command for `program` in a sandbox; both sides can write only to `folder`."""
+    """Return a command for `program` in a sandbox. Only `folder` is writable on both sides."""
     python, venv = Path(sys.base_prefix), Path(sys.prefix)
     options = ["--unshare-all", "--unshare-user", "--disable-userns", "--uid", IDS, "--gid", IDS]
     options += ["--die-with-parent", "--new-session", "--hostname", "localhost", "--clearenv"]
@@ -73,7 +73,7 @@ def command(folder: Path, program: list[str]) -> list[str]:
         if not path.is_relative_to("/usr"):
             options += ["--ro-bind", str(path), str(path)]
     options += ["--bind", str(folder), str(folder)]
-    # Last, so that the folders mounted below them stay writable.
+    # These options come last, so that the folders mounted below them stay writable.
     options += ["--remount-ro", "/dev", "--remount-ro", "/"]
     for name, value in environment(Path(HOME)).items():
         options += ["--setenv", name, value]

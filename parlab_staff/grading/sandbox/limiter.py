@@ -10,9 +10,9 @@ to the file ENDED, as JSON, which limit was exceeded ("" for none), and the last
 It runs outside of the sandbox, which cannot access it, and imports only the standard library, so
 that it starts in about 20 ms. It ends when process PARENT ends.
 
-Control groups could do this, but a grader in a container, or of an ordinary user, usually may not
-create them. Memory that belongs to no process must therefore be counted separately: in files
-without a name, and in sockets.
+Control groups could do this, but a grader that runs in a container, or as an ordinary user, usually
+may not create them. Therefore, memory that belongs to no process (in files without a name, and in
+sockets) must be counted separately.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ OPEN_FILES = 1024  # of one process
 PR_SET_PDEATHSIG = 1
 KEYCTL = {"x86_64": 250, "aarch64": 219}
 KEYCTL_JOIN_SESSION_KEYRING = 1
-KILL_FIRST = "1000"  # the score of processes that Linux kills first when memory runs out
+KILL_FIRST = "1000"  # Linux kills processes with this score first when memory runs out
 OUTPUT_BYTES = 4000
 # The most data that can wait in a socket, in buffers of the usual size: a full buffer and one more
 # message. A socket for datagrams takes eleven messages of that size, each from a different socket,
@@ -57,7 +57,7 @@ def with_low_priority() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
     # Limit open files, because each poll examines all of them.
     resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES, OPEN_FILES))
-    # The keyring of the session has the grader's keys, so this process gets its own.
+    # The keyring of the session has the grader's keys, so this process gets a new one.
     if number := KEYCTL.get(os.uname().machine):
         ctypes.CDLL(None).syscall(number, KEYCTL_JOIN_SESSION_KEYRING, None)
 
@@ -83,7 +83,7 @@ def family(pid: int) -> list[int]:
 def kill_first_without_memory(pids: list[int]) -> None:
     """Make Linux kill these processes first when memory runs out.
 
-    Set it again at each call, because processes can change it for themselves.
+    Set the score again at each call, because processes can change their own.
     """
     for pid in pids:
         path = f"/proc/{pid}/oom_score_adj"
@@ -96,7 +96,7 @@ def kill_first_without_memory(pids: list[int]) -> None:
 def memory_and_threads(pids: list[int]) -> tuple[int, int]:
     """Return how many bytes these processes use, and how many threads they have.
 
-    Files shared with the machine do not count. Memory that several processes share counts for each.
+    Files shared with the machine do not count. Memory that processes share counts for each of them.
     """
     held = threads = 0
     for pid in pids:
@@ -113,7 +113,7 @@ def memory_and_threads(pids: list[int]) -> tuple[int, int]:
 
 
 def disk(folder: str) -> float:
-    """Return the bytes in the files below `folder`. Each name counts, too, even of an empty file.
+    """Return the bytes in the files below `folder`. Each file or folder adds 512 for its name.
 
     Return infinity if something cannot be read, because its path is too long or permission is
     missing.
@@ -135,7 +135,7 @@ def disk(folder: str) -> float:
 
 
 def unnamed(pids: list[int]) -> dict[int, int]:
-    """Return the bytes, by device, in open files without a name, such as deleted ones."""
+    """Return the bytes, by device, in open files without a name, such as deleted files."""
     found: dict[tuple[int, int], int] = {}
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -178,7 +178,7 @@ def in_sockets(pid: int) -> int:
 
 
 def excess(child: int, folder: str, limits: tuple[int, int, int]) -> str:
-    """Return which limit the sandbox exceeds, in words; "" if none."""
+    """Return a description of the limit that the sandbox exceeds; "" if it exceeds none."""
     max_memory, max_processes, max_disk = limits
     pids = family(child)
     kill_first_without_memory(pids)
@@ -205,7 +205,7 @@ def start(command: list[str], calls: int) -> subprocess.Popen[bytes]:
     own = os.getpid()
 
     def prepare() -> None:
-        die_with_parent(own)  # bwrap asks for this itself, but only after it has started
+        die_with_parent(own)  # bwrap does this itself, but only after it has started
         with_low_priority()
 
     return subprocess.Popen(
@@ -228,7 +228,7 @@ def main(ended: str, folder: str, *rest: str) -> int:
     output = bytearray()
 
     def listen() -> None:
-        # Read to the end, or writing would block the child. Keep only the tail.
+        # Read everything, because a full pipe would block the child. Keep only the tail.
         while more := os.read(child.stderr.fileno(), 65536):
             output.extend(more)
             del output[:-OUTPUT_BYTES]

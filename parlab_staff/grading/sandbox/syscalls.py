@@ -1,18 +1,18 @@
 """The system calls that a submission may make: a filter for `bwrap --seccomp`.
 
-It refuses calls that no lab needs and that lead out of a sandbox or around its limits: keys, which
-are shared with the user who started the grader; rings and programs that run in the kernel; mounts,
+It refuses calls that no lab needs and that can escape a sandbox or its limits: keys, which are
+shared with the user who started the grader; rings and programs that run in the kernel; mounts,
 modules, and tracing; and sockets other than Unix, TCP, UDP, and netlink. They fail as if the kernel
-did not have them. Setting a larger buffer of a socket succeeds and has no effect, because the
-limiter knows how much fits into the usual ones.
+did not have them. Setting a larger buffer of a socket succeeds but has no effect, because the
+limiter assumes buffers of the usual size.
 """
 
 import errno
 import platform
 import struct
 
-# For each machine: the kernel's code for it; the numbers of socket(), socketpair(), and
-# setsockopt(); and the refused calls.
+# For each machine: the kernel's code for it, the numbers of (socket, socketpair, setsockopt), and
+# the refused calls.
 _ARCHITECTURES = {
     "x86_64": (0xC000003E, (41, 53, 54), {
         "add_key": 248, "request_key": 249, "keyctl": 250, "userfaultfd": 323, "bpf": 321,
