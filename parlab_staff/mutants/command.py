@@ -44,7 +44,7 @@ def main() -> int:
 
 
 def changed_since(commit: str) -> list[str]:
-    """Return the exercises whose cells, check, or check's topic differ from a commit.
+    """Return the exercises whose lab, check, or shared code of checks differs from a commit.
 
     Raises CalledProcessError if git does not know the commit.
     """

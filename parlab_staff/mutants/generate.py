@@ -32,8 +32,8 @@ Path = tuple[tuple[str, int | None], ...]  # fields and indices that lead from t
 class Mutant:
     """One change of a reference. `exercise`, `change`, and `occurrence` identify it.
 
-    `operator` is the kind of change. `change` has the removed lines (`- …`) and the added ones
-    (`+ …`); `occurrence` counts the places with the same change from 1. `code` is the whole cell.
+    `operator` is the kind of change. `change` has the removed lines (`- …`) and the added lines
+    (`+ …`). `occurrence` numbers the mutants with the same change from 1. `code` is the whole cell.
     """
 
     exercise: str
@@ -96,7 +96,7 @@ def _changed(tree: ast.Module, lines: set[int]) -> Iterator[tuple[str, ast.Modul
 
 
 def _inside(node: ast.AST, lines: set[int]) -> bool:
-    """Return whether a node without a line number, such as a comprehension, is in the solution."""
+    """Return True if a node without a line number, such as a comprehension, is in the solution."""
     if hasattr(node, "lineno") or isinstance(node, ast.expr_context | ast.operator | ast.cmpop):
         return False
     children = [child for child in ast.iter_child_nodes(node) if hasattr(child, "lineno")]
@@ -112,7 +112,7 @@ def _within(block: object, lines: set[int]) -> list[int]:
 
 
 def _untouched(block: Statements, replacement: Statements, lines: set[int]) -> bool:
-    """Return whether all statements outside of the solution are unchanged and in order."""
+    """Return True if all statements outside of the solution are unchanged and in order."""
     given = [node for node in block if node.lineno not in lines]
     return [node for node in replacement if any(node is g for g in given)] == given
 
@@ -152,8 +152,8 @@ def _replaced(tree: ast.Module, path: Path, replacement: ast.AST | Statements) -
 def _copied(part: Any) -> Any:
     """Return a copy of a syntax tree, or of a list of them.
 
-    `copy.deepcopy` would copy all attributes of a node. A node such as `ast.Load()` is a single
-    object in the whole process, and IPython attaches cells to it when it shows their tracebacks.
+    `copy.deepcopy` would copy all attributes of a node. In a process, there is only one object
+    `ast.Load()`, for example, and IPython attaches cells to it when it shows their tracebacks.
     """
     if isinstance(part, list):
         return [_copied(one) for one in part]
@@ -189,7 +189,7 @@ def _locals(tree: ast.Module) -> dict[str, set[str]]:
 
 
 def _has_unbound(tree: ast.Module, local: dict[str, set[str]]) -> bool:
-    """Return whether a function certainly reads a local variable before it has a value.
+    """Return True if a function certainly reads a local variable before it has a value.
 
     Learners do not submit such functions, because they fail at once.
     """
@@ -218,7 +218,7 @@ def _reads_unbound(function: ast.FunctionDef, local: set[str]) -> bool:
 def _difference(before: str, after: str) -> str:
     """Return the removed and the added lines, without the indentation that they share.
 
-    If a line is only removed, added, or moved, the line before it shows the place.
+    If a line is only removed, added, or moved, also return the line before it, to show the place.
     """
     old, new = before.splitlines(), after.splitlines()
     parts = difflib.SequenceMatcher(None, old, new, False).get_opcodes()

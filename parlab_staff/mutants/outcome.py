@@ -22,9 +22,9 @@ ENDINGS = ("accepted", "rejected", "failed", "stuck")
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a check ended: one of `ENDINGS`.
+    """How a check ended; `ending` is one of `ENDINGS`.
 
-    It is `failed` if it raised an error that is not a check's, and `stuck` if ranks were freed or
+    It is `failed` if an error other than a check's was raised, and `stuck` if ranks were freed or
     ended. A hidden check is `accepted` if it ran to its end, with any values.
     """
 
@@ -52,7 +52,7 @@ class Trials:
     def outcome(
         self, target: Target, answer: str, code: str, *, seconds: float, stuck: float
     ) -> Outcome:
-        """Return how a check ends on an answer.
+        """Run a check on an answer. Return how it ended.
 
         Args:
             answer: the code of the exercise's cell.
@@ -71,7 +71,7 @@ class Trials:
         return replace(found, seconds=max(one.seconds for one in outcomes))
 
     def _set_up(self, setup: str) -> None:
-        """Run all imports first: they may take longer than the time limit of an answer."""
+        """Run all imports first, because they may take longer than the time limit of an answer."""
         if not self.pool.running:
             self.pool.start()  # now, so that `starts` also counts these ranks
         if self._ready[0] != self.pool.starts or setup not in self._ready[1]:
@@ -113,7 +113,7 @@ def outcome_on_rank(setup: str, answer: str, code: str, stuck: float) -> dict[st
         with contextlib.redirect_stdout(io.StringIO()):
             source_code.run(answer, "/answer.py", names)
             source_code.run(code, "/check.py", names)
-        json.dumps(shown)  # raises TypeError if the answer returned a value that JSON lacks
+        json.dumps(shown)  # raises TypeError if the answer returned a value that JSON does not have
         outcome = Outcome("accepted", values=shown, seconds=round(time.monotonic() - start, 3))
     except CheckFailed as failed:
         outcome = Outcome("rejected", str(failed), failed.finding.mistake)

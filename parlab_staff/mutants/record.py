@@ -47,7 +47,7 @@ class Score:
         named: how many of these it rejects for a named mistake.
         rejected_hidden: how many the hidden check rejects.
         survivors: how many the visible check accepts.
-        date: when they were tried, as 2026-11-25.
+        date: when they were tried, such as 2026-11-25.
     """
 
     mutants: int
@@ -115,7 +115,7 @@ def write(new: dict[str, Score], folder: Path = FOLDER) -> None:
 
 @dataclass(frozen=True)
 class Reason:
-    """Why survivors are right: one with a given change, or all that only one check accepts."""
+    """Why a survivor with a given change is right, or all survivors that only one check accepts."""
 
     exercise: str
     reason: str
@@ -124,7 +124,7 @@ class Reason:
     accepted_by: str = ""
 
     def covers(self, exercise: str, survivor: Survivor) -> bool:
-        """Return whether this explains that survivor."""
+        """Return True if this explains that survivor."""
         if exercise != self.exercise:
             return False
         if not self.change:
@@ -150,7 +150,7 @@ def reasons(folder: Path = FOLDER) -> list[Reason]:
 def unexplained(
     survivors: dict[str, list[Survivor]], known: Iterable[Reason]
 ) -> Iterator[tuple[str, Survivor]]:
-    """Yield survivors without a reason, with their exercises: each may be a gap in a check."""
+    """Yield survivors without a reason, with their exercises. Each may show a gap in a check."""
     known = list(known)
     for key, of_exercise in survivors.items():
         for survivor in of_exercise:

@@ -1,9 +1,9 @@
 """Tries mutants on sets of ranks, and reports which of an exercise's two checks accept them.
 
 A set of ranks tries many mutants. It first runs the exercise's reference, which must pass. This
-gives the right hidden values, and the time from which the mutants' time limits follow. At the end,
-it runs the reference again. If it does not pass any more, a mutant has left something behind, and
-no result counts.
+yields the right hidden values, and the time from which the mutants' time limits are computed. At
+the end, it runs the reference again. If it no longer passes, a mutant has left something behind,
+and no result counts.
 """
 
 import queue
@@ -25,9 +25,10 @@ REFERENCE_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Tried:
-    """The verdicts on a mutant: whether each check accepted it, and the check's message.
+    """The verdicts on a mutant.
 
-    `mistake` is the key of the mistake that the visible check named, or None.
+    `check` and `hidden` are True if that check accepted it. `message` is the visible check's
+    message, and `mistake` the key of the mistake that it named, or None.
     """
 
     mutant: Mutant
@@ -38,7 +39,7 @@ class Tried:
 
     @property
     def accepted_by(self) -> str:
-        """`both`, `check`, or `hidden`; "" if neither accepts it, so that it is killed."""
+        """`both`, `check`, or `hidden`; "" if neither accepts it."""
         names = {(True, True): "both", (True, False): "check", (False, True): "hidden"}
         return names.get((self.check, self.hidden), "")
 
@@ -71,10 +72,10 @@ def try_mutants(
     report: Callable[[Target, Tried, int], None],
     finished: Callable[[Target, list[Tried]], None],
 ) -> dict[str, list[Tried]]:
-    """Return the verdicts on all mutants, by the exercise's key, in the order of its lines.
+    """Return the verdicts on all mutants, by the exercise's key, in the order of the lines.
 
     Args:
-        report: called after each mutant, with the number of mutants left of its exercise.
+        report: called after each mutant, with the number of mutants that its exercise has left.
         finished: called after all mutants of an exercise, once its reference has passed again.
 
     Raises:
@@ -131,12 +132,12 @@ class _Found:
         self._portions_left = len(self.portions)
 
     def add(self, tried: Tried) -> int:
-        """Add one. Return how many are left."""
+        """Add the verdicts on one mutant. Return how many mutants are left."""
         self._tried.append(tried)
         return len(self._mutants) - len(self._tried)
 
     def finish_portion(self) -> bool:
-        """Count one more portion as finished. Return whether it was the last."""
+        """Count one more portion as finished. Return True if it was the last."""
         self._portions_left -= 1
         return not self._portions_left
 

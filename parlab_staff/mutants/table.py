@@ -33,7 +33,7 @@ def _row(key: str, score: Score | None) -> str:
 
 
 def share(part: int, whole: int) -> str:
-    """Return `97 %`, rounded down so that only all of them are 100 %."""
+    """Return a percentage such as `97 %`, rounded down so that 100 % means all of them."""
     if not whole:
         return "–"
     return f"{100 * part // whole} %"

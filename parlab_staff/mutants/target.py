@@ -17,7 +17,7 @@ class Target:
 
     Attributes:
         exercise: the exercise.
-        setup: runs first: the lab's imports, and the references of all exercises.
+        setup: the code that runs first: the lab's imports, and the references of all exercises.
         check: the code of the check cells.
         hidden: the code of the hidden checks, with the functions of earlier cells that it uses.
     """
@@ -47,7 +47,7 @@ def targets(keys: list[str] | None = None) -> list[Target]:
     return [target for target in known if not keys or target.key in keys]
 
 
-@functools.cache  # an error is not kept
+@functools.cache  # errors are not cached
 def _known() -> tuple[Target, ...]:
     return tuple(target for lab in labs() for target in _targets(lab))
 

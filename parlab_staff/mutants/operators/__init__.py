@@ -6,7 +6,7 @@ program.
 
 values         numbers, comparisons, conditions, arithmetic, names
 calls          arguments, wrappers, views and copies, dtypes, slices
-flow           dropped, repeated, and moved statements; loops without a round
+flow           dropped, repeated, and moved statements; loops with one round less
 communication  peers, roots, communicators, operations, waiting
 """
 

@@ -95,7 +95,7 @@ def mean_for_sum(node: ast.AST, context: Context) -> Iterator[ast.AST | Statemen
 
 
 def other_collective(node: ast.AST, context: Context) -> Iterator[ast.AST]:
-    """Replace a sum with a broadcast, a broadcast with a sum, or either with nothing."""
+    """Replace a broadcast with a sum; or a sum with a broadcast, a reduction, or its input."""
     name = attribute_call(node)
     if name not in ("Allreduce", "allreduce", "Bcast", "bcast", "all_reduce"):
         return

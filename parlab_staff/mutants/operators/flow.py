@@ -109,7 +109,7 @@ def in_place(node: ast.AST, context: Context) -> Iterator[ast.AST]:
 
 
 def _is_number(node: ast.AugAssign, context: Context) -> bool:
-    """Return whether this changes a number, for which both ways have the same effect."""
+    """Return True if this changes a number, so that a new object has the same effect."""
     known = isinstance(node.target, ast.Name) and node.target.id in context.numbers
     return known or isinstance(node.value, ast.Constant)
 

@@ -15,8 +15,8 @@ BlockOperator = Callable[[Statements, int, "Context"], Iterator[Statements]]
 class Context:
     """The function around a node.
 
-    `twins` are names that are easily confused, such as `right` and `left`: those bound by one
-    assignment, and parameters of one type. `numbers` are variables that start as a constant.
+    `twins` are names that are easily confused, such as `right` and `left`: names bound by the same
+    assignment, and parameters of the same type. `numbers` are variables that start as a constant.
     `arguments` are the function's parameters. `copy` is the method that copies an array.
     """
 

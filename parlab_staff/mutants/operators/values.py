@@ -107,7 +107,7 @@ def arithmetic(node: ast.AST, context: Context) -> Iterator[ast.AST]:
 
 
 def other_name(node: ast.AST, context: Context) -> Iterator[ast.AST]:
-    """Replace a name with one that is easily confused with it, such as `right` with `left`."""
+    """Replace a name with a name that is easily confused with it, such as `right` with `left`."""
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
         names = context.twins.get(node.id, ())
         # A variable of the function is not a builtin, even if it has the same name.
