@@ -1,9 +1,9 @@
 """Derives the learner's copy and the solutions of a lab from `solutions/NN_topic.py`.
 
     python -m parlab_staff.notebooks            # what `make notebooks` calls
-    python -m parlab_staff.notebooks --check    # is everything up to date? runs nothing
+    python -m parlab_staff.notebooks --check    # checks that all is up to date, and runs nothing
 
-The source is a jupytext percent script. The `# %%` line of a cell says what it is:
+The source is a jupytext percent script. The `# %%` line of a cell has its kind, tags, and exercise:
 
     # %% tags=["exercise"] exercise="ring_reduce_scatter"
     # %% tags=["check"] exercise="ring_reduce_scatter" points=3

@@ -21,7 +21,7 @@ BUSY_PERCENT, BUSY_SECONDS = 40, 0.3
 
 @dataclass
 class Deriver:
-    """One run of `make notebooks`. Its methods return whether they succeeded."""
+    """One run of `make notebooks`. Its methods return True on success."""
 
     course: Course
     force: bool = False  # overwrite what people typed
@@ -37,7 +37,7 @@ class Deriver:
         return True
 
     def derive_solution(self, lab: Lab) -> bool:
-        """Write the solutions with their outputs, and run them if the stored ones may be old."""
+        """Write the solutions with their outputs. Run them if the stored outputs may be old."""
         path = self.course.solution_path(lab)
         notebook = make.solution_notebook(lab)
         if not self._may_replace(path, notebook):
@@ -62,7 +62,7 @@ class Deriver:
         return True
 
     def _execute(self, lab: Lab, notebook: NotebookNode) -> str | None:
-        """Run all cells. Return what to report, or None if they failed, which is printed."""
+        """Run all cells. Return what to report. If a cell fails, print that and return None."""
         from parlab_staff.notebooks.execute import execute
 
         path = self.course.solution_path(lab)
@@ -123,7 +123,7 @@ def _overwrite(text: str) -> None:
 
 
 def edited(path: Path, notebook: NotebookNode) -> bool:
-    """Return whether the file has text that would be lost if `notebook` replaced it.
+    """Return True if the file has text that would be lost if `notebook` replaced it.
 
     Outputs do not count, because running the notebook again restores them.
     """
@@ -139,7 +139,7 @@ def edited(path: Path, notebook: NotebookNode) -> bool:
 
 
 def has_outputs_of(stored: NotebookNode, notebook: NotebookNode) -> bool:
-    """Return whether the stored notebook ran this code, and its outputs did not change."""
+    """Return True if the stored notebook ran this code, and its outputs did not change since."""
     own = stored.metadata.get(OWN, {})
     return (
         make.code_digest(stored) == make.code_digest(notebook)
@@ -156,7 +156,7 @@ def _readable(path: Path) -> NotebookNode | None:
 
 
 def differences(course: Course, lab: Lab) -> list[str]:
-    """Return what `make notebooks` would change, a line for each file. Nothing is run."""
+    """Return what `make notebooks` would change, one line for each file. Run nothing."""
     found = []
     path = course.lab_path(lab)
     text = make.to_text(make.lab_notebook(lab))

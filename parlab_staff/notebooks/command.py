@@ -24,14 +24,14 @@ def build(
     """Derive the labs with these names, or all. Return 0 on success, and 1 otherwise.
 
     Args:
-        check: change nothing; report which files differ from what their source gives.
+        check: change nothing; report which files differ from what their source produces.
         force: overwrite notebooks that someone edited.
         execute: False to derive only the labs, and leave the solutions as they are.
         root: the checkout.
 
-    Problems are printed, one line each. Raises ValueError for a name that means no lab.
+    Problems are printed, one line each. Raises ValueError for a name that matches no lab.
     """
-    # Not at the top: `--help` and `parlab` itself should not wait for jupytext.
+    # Imported here, so that `--help` and `parlab` itself do not wait for jupytext.
     from parlab_staff.course.checkout import Course, examine, select
     from parlab_staff.course.problems import AuthorError
     from parlab_staff.notebooks.build import Deriver, differences, print_problems

@@ -14,20 +14,20 @@ from parlab.runtime.ansi import without_escapes
 from parlab_staff.course.lab import Lab
 from parlab_staff.course.problems import AuthorError, Problem
 
-# Rank cells have deadlines of their own, and a lab runs in under two minutes.
+# Rank cells have their own deadlines, and a lab runs in under two minutes.
 CELL_SECONDS = 300
 
 
 def execute(
     notebook: NotebookNode, lab: Lab, folder: Path, progress: Callable[[int, int], None]
 ) -> None:
-    """Fill in the outputs by running all cells with working directory `folder`.
+    """Run all cells in the working directory `folder`, and fill in their outputs.
 
     Args:
         progress: called before each cell with its number, from 1, and the number of cells.
 
     Raises:
-        AuthorError: a cell failed; it names the cell's line in the source, and the error.
+        AuthorError: a cell failed. The message has the cell's line in the source, and the error.
     """
     code = [number for number, cell in enumerate(notebook.cells) if cell.cell_type == "code"]
     at = code[0] if code else 0
@@ -51,12 +51,12 @@ def execute(
         store_widget_state=False,
         coalesce_streams=True,
         on_cell_start=starts,
-        # The kernel's own log has nothing about the lab.
+        # The kernel's log contains nothing about the lab.
         extra_arguments=["--log-level=CRITICAL"],
     )
     # With this variable, ipykernel would not capture output that C code writes.
     env = {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}
-    # nbclient writes the kernel's version here, and ours has none.
+    # nbclient adds the kernel's version, which our notebooks do not store.
     metadata = notebook.metadata.copy()
     try:
         client.execute(env=env)

@@ -1,4 +1,4 @@
-"""Makes a lab's notebooks: the learner's copy and the solutions. Equal sources give equal bytes."""
+"""Makes the learner's copy and the solutions of a lab. Equal sources produce equal bytes."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ from parlab.runtime.notebook import Cell
 from parlab_staff.course.lab import Lab
 from parlab_staff.course.solution_regions import stubbed, without_markers
 
-# Without versions: they differ between the machines that derive the same notebook.
+# This has no versions, because they differ between the machines that derive the same notebook.
 _METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {
@@ -74,7 +74,7 @@ def digest(value: Any) -> str:
 
 
 def text_digest(notebook: NotebookNode) -> str:
-    """Return a fingerprint of all that people can type into the notebook."""
+    """Return a fingerprint of everything that people can type into the notebook."""
     return digest([[cell.cell_type, cell.source] for cell in notebook.cells])
 
 
@@ -106,7 +106,7 @@ def without_outputs(notebook: NotebookNode) -> NotebookNode:
 
 
 def with_outputs_of(notebook: NotebookNode, executed: NotebookNode) -> NotebookNode:
-    """Return the notebook with the outputs of another one with the same code."""
+    """Copy the outputs of another notebook with the same code into `notebook`. Return it."""
     for cell, ran in zip(_code(notebook), _code(executed), strict=True):
         cell.outputs, cell.execution_count = ran.outputs, ran.execution_count
     return notebook

@@ -1,9 +1,9 @@
-"""A fingerprint of the modules that the outputs of a lab, or a score, depend on.
+"""A fingerprint of the modules on which the outputs of a lab, or a score, depend.
 
 When the package changes, stored outputs may be out of date, and `make notebooks` runs the labs
-again. `make notebooks ARGS=--check`, which the tests call, does not look at this fingerprint: nbval
-runs every solution there and compares what it prints with what is stored, and editing a comment in
-parlab must not fail the tests.
+again. `make notebooks ARGS=--check`, which the tests call, ignores this fingerprint, because
+editing a comment in parlab must not fail the tests. They run every solution with nbval and compare
+what it prints with what is stored.
 """
 
 from collections.abc import Iterator
