@@ -1,7 +1,7 @@
 """Print the built book as a PDF: `parlab pdf`, or `parlab pdf --edition student`.
 
-Labs are left out. Learners work on them in JupyterLab, and code that waits for an answer would only
-double the number of pages. The full edition ends with the reference solution of each exercise, for
+Labs are left out. Learners work on them in JupyterLab, and unsolved exercises would only double the
+number of pages. The full edition ends with the reference solution of each exercise, for
 instructors.
 """
 

@@ -18,8 +18,8 @@ def key_of(page: str) -> str:
 def localize(content: Tag, page: str, built: Path) -> None:
     """Put the page's key before each id, and change links and pictures to match.
 
-    A link to a page of the book leads to its key, or to an id in it. Pictures are read from the
-    folder `built`.
+    A link to a page of the book then leads to its key, or to an id on that page. Pictures are read
+    from the folder `built`.
     """
     key = key_of(page)
     for element in content.select("[id]"):
@@ -43,7 +43,7 @@ def _address(address: str, page: str) -> str:
 
 
 def drop_dead_links(document: BeautifulSoup) -> None:
-    """Turn links to what is not in the document into plain text, such as those to labs.
+    """Turn links to pages that are not in the document, such as labs, into plain text.
 
     If only the id within a page is missing, the link leads to the page.
     """

@@ -1,4 +1,4 @@
-"""Prints an HTML document with Chromium, with the numbers of pages in its table of contents."""
+"""Prints an HTML document with Chromium, with page numbers in its table of contents."""
 
 from importlib.resources import files
 from pathlib import Path
@@ -20,15 +20,15 @@ _FILL_IN = """pages => {
 def print_document(document: Path, output: Path, browser: str) -> None:
     """Print the HTML file `document` as the PDF `output`. `browser` is the path of Chromium.
 
-    Links with `data-page` show the number of the page that they lead to. Chromium does not know it
-    in advance, so the document is printed again until the numbers are right. The second print is
-    the last one unless the numbers move text to other pages.
+    Links with `data-page` show the number of the page that they lead to. It is not known in
+    advance, so the document is printed again until the numbers are right. Twice is enough unless
+    the numbers move text to other pages.
     """
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=browser)
         page = chromium.new_page(viewport={"width": _WIDTH, "height": 1000}, color_scheme="light")
         page.set_default_timeout(_MINUTES * 60_000)
-        # Before the figures are drawn: print has other widths than the screen.
+        # Do this before the figures are drawn, because print has other widths than the screen.
         page.emulate_media(media="print")
         page.goto(document.as_uri())
         for script in ("draw.js", "hatch.js", "heatmap.js"):
@@ -42,7 +42,7 @@ def print_document(document: Path, output: Path, browser: str) -> None:
 
 
 def _print(page: Page, output: Path) -> dict[str, int]:
-    """Print, and return the number of the page that each id of the document is on."""
+    """Print. Return the page number of each id of the document."""
     page.pdf(
         path=output, prefer_css_page_size=True, print_background=True, outline=True, tagged=True
     )

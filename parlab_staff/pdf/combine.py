@@ -1,6 +1,6 @@
 """Joins the pages of the built book into one HTML document for paper.
 
-It is one document because PDF files that are joined afterwards lose their tags and language.
+It must be one document, because PDF files that are joined afterwards lose their tags and language.
 """
 
 import datetime
@@ -19,7 +19,7 @@ from parlab_staff.pdf.unfold import reference_solutions, unfold
 INTRODUCTION = "book/index"
 APPENDIX = "solutions"  # the key of the reference solutions
 TITLE = "parlab: Train large models in parallel"
-# Of a page's scripts, those that draw formulas and figures. The others add buttons and a search.
+# The scripts that draw formulas and figures. Other scripts of a page add buttons and a search.
 _DRAWS = ("window.MathJax", "mathjax/", "plotly", "figures.js")
 _ABOUT = (
     "This is the printed form of a website. A figure with a slider shows the position in which the "
@@ -44,9 +44,9 @@ class Chapter:
 def combined(built: Path, pages: list[str]) -> str:
     """Return the HTML of the whole book.
 
-    `built` is the folder of the built book, and `pages` are those to print, in order, such as
-    "book/01_mpi". Of the pages of solutions, only the code is printed, as an appendix. Links
-    between the pages lead to their places in the document.
+    `built` is the folder of the built book, and `pages` are the pages to print, in order, such as
+    "book/01_mpi". Only the code of pages of solutions is printed, as an appendix. Links between
+    the pages lead to their places in the document.
     """
     chapters, solutions = [], []
     for page in pages:
@@ -80,8 +80,8 @@ def _article(built: Path, page: str) -> Tag:
     assert article is not None, page
     for element in article.select(".headerlink, button, script:not([type]), p:has(> .run-here)"):
         element.decompose()
-    # Sphinx puts the id of a second label above the heading. It would stay on the page before if
-    # the heading moves to the next one, and the section would begin there.
+    # Sphinx puts the id of a second label above the heading. If the heading moves to the next page,
+    # the id would stay on the previous page, and the section would begin there.
     for label in article.select("section > span[id]:empty:has(+ :is(h1, h2, h3, h4))"):
         heading = label.find_next_sibling()
         assert isinstance(heading, Tag)
@@ -146,7 +146,7 @@ def _line(target: str, heading: Tag | None, nested: str = "") -> str:
 
 
 def _head(built: Path, pages: list[str], chapters: list[Chapter]) -> str:
-    """Return the style sheets and the scripts that draw, each as it is in the pages' heads."""
+    """Return the style sheets and the scripts that draw, from the heads of the pages."""
     found: dict[str, None] = {}
     headers = ""
     for page in pages:

@@ -9,12 +9,12 @@ from urllib.parse import unquote, urlparse
 _PICTURE = re.compile(r"<img\b[^>]*\.svg[^>]*>")
 _ATTRIBUTE = re.compile(r'([\w-]+)="([^"]*)"')
 _METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
-# An id, and what refers to one.
+# An id, and references to ids.
 _NAMES = re.compile(r'(\bid="|url\(#|\bhref="#)')
 
 
 def inline(document: str) -> str:
-    """Replace each picture in a file of type SVG by its content."""
+    """Replace each SVG picture with the content of its file."""
     numbers = itertools.count()
     return _PICTURE.sub(lambda picture: _content(picture[0], f"picture-{next(numbers)}"), document)
 
@@ -26,7 +26,7 @@ def _content(picture: str, key: str) -> str:
     content = file.read_text(encoding="utf-8")
     content = _METADATA.sub("", content[content.index("<svg") :])
     content = _NAMES.sub(rf"\1{key}-", content)
-    # A style sheet in a picture would be one of the whole document.
+    # A style sheet in a picture would apply to the whole document.
     content = content.replace("*{", f"#{key} *{{")
     text = attributes.get("alt", "")
     described = f'role="img" aria-label="{text}"' if text else 'aria-hidden="true"'

@@ -1,7 +1,7 @@
 """Completes the tags of a PDF from Chromium, as PDF/UA-1 (ISO 14289-1) requires.
 
 Chromium tags the text of the pages and writes the language. It does not mark running headers and
-borders as decoration, describe links, or give items of lists a body.
+borders as decoration, describe links, or add a body to items of lists.
 """
 
 import html
@@ -22,12 +22,12 @@ from pypdf.generic import (
     TextStringObject,
 )
 
-# pypdf warns of the number of objects in a file from Chromium, which a reader cannot change.
+# pypdf warns about the number of objects in files from Chromium, which readers cannot change.
 logging.getLogger("pypdf").setLevel(logging.ERROR)
 
-# Chromium writes each of these on a line of its own, and never inside of a text object.
+# Chromium writes each of these on a separate line, and never inside of a text object.
 _MARK = re.compile(rb"^(?:/\w+.*B[DM]C|EMC|(?P<form>/\w+) Do)$", re.MULTILINE)
-# Types of structure elements that only PDF 2.0 has, and what they are in older versions.
+# Types of structure elements that only PDF 2.0 has, and their types in older versions.
 _ROLES = {"/Strong": "/Span", "/Em": "/Span"}
 _METADATA = """\
 <?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?>
@@ -71,7 +71,7 @@ def complete(printed: Path, output: Path) -> None:
 
 
 def destinations(pdf: Path) -> dict[str, int]:
-    """Return the number of the page, from 1, that each name in a PDF leads to."""
+    """Return the page number, from 1, to which each name in a PDF leads."""
     reader = PdfReader(pdf)
     found = reader.named_destinations.items()
     pages = {name: reader.get_destination_page_number(place) for name, place in found}
@@ -79,7 +79,7 @@ def destinations(pdf: Path) -> dict[str, int]:
 
 
 def _mark_artifacts(stream: StreamObject, resources: DictionaryObject, done: dict) -> bool:
-    """Mark what has no tag in the content of a page or form. Return False if nothing has one.
+    """Mark the untagged content of a page or form as artifacts. Return False if nothing is tagged.
 
     A form is a part of a page that Chromium draws as a whole, such as a clipped one. `done` holds
     the results for forms, by the numbers of their objects.
@@ -133,7 +133,7 @@ def _describe(annotation: DictionaryObject, pages: dict[str, int]) -> None:
 
 
 def _correct_bookmarks(parent: DictionaryObject) -> None:
-    """Undo what Chromium 156 does to some bookmarks: the text of the heading comes twice."""
+    """Correct bookmarks in which Chromium 156 repeats the text of the heading."""
     entry = parent.get("/First", NullObject()).get_object()
     while isinstance(entry, DictionaryObject):
         title = str(entry["/Title"])
@@ -162,7 +162,7 @@ def _kids(element: DictionaryObject) -> list:
 def _is_part_of_figure(element: DictionaryObject) -> bool:
     """Return True for a shape in a figure, if the figure has a description and the shape has none.
 
-    Chromium tags some shapes of an SVG as figures of their own.
+    Chromium tags some shapes of an SVG as separate figures.
     """
     parent = element["/P"]
     while "/Alt" not in element and "/S" in parent:

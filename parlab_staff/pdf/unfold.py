@@ -1,4 +1,4 @@
-"""Rewrites what a reader folds, chooses, or clicks on the website, for paper."""
+"""Rewrites, for paper, elements that a reader folds, chooses, or clicks on the website."""
 
 from bs4 import BeautifulSoup, Tag
 
@@ -6,7 +6,7 @@ _EMPTY = BeautifulSoup("", "html.parser")
 
 
 def _element(name: str, classes: str = "", *content: Tag | str, **attributes: str) -> Tag:
-    """Return a new element that contains `content`, which leaves its old place."""
+    """Return a new element, and move `content` into it."""
     if classes:
         attributes["class"] = classes
     element = _EMPTY.new_tag(name, attrs=attributes)
@@ -21,7 +21,7 @@ def unfold(article: Tag) -> None:
     _move_answers(article)
     for cell in article.select("th, td"):
         if not cell.get_text(strip=True) and not cell.find(["img", "svg"]):
-            cell.append("\N{NO-BREAK SPACE}")  # Chromium gives an empty cell no tag
+            cell.append("\N{NO-BREAK SPACE}")  # Chromium does not tag empty cells
     for folded in article.select("details"):
         title = _taken(folded.summary)
         folded.name, folded["class"] = "div", "unfolded"
@@ -40,7 +40,7 @@ def unfold(article: Tag) -> None:
 
 
 def _taken(element: Tag | None) -> list[Tag | str]:
-    """Remove an element, and return what was in it."""
+    """Remove an element. Return its contents."""
     assert element is not None
     return list(element.extract().contents)
 
@@ -67,7 +67,7 @@ def _move_answers(article: Tag) -> None:
 
 
 def reference_solutions(page: str, solutions: Tag) -> Tag:
-    """Return the code of each exercise of a page of solutions, under the exercise's heading."""
+    """Return the code of each exercise on a page of solutions, under the exercise's heading."""
     title = solutions.h1
     assert title is not None, page
     kept = _element("section", "", _element("h2", "", *_taken(title)))
