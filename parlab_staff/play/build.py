@@ -36,9 +36,9 @@ _LOADED = {
     "runtime": "runtime/*.js",
     "vendor/codemirror": "vendor/codemirror/codemirror.js",
 }
-# MathJax, as the book loads it.
+# The book's copy of MathJax.
 FORMULAS = "../_static/mathjax/tex-svg-full.js"
-# What the colors of a picture mean in the course's other figures.
+# The roles in the course's other figures from which the colors of a picture come.
 _COLORS = {
     "compute": "compute",
     "communication": "communication",
@@ -71,7 +71,7 @@ def write_playground(book: Path, edition: str) -> None:
 
 
 def _write_assets(play: Path) -> str:
-    """Write what the pages load, into a folder with a hash in its name, and return the name."""
+    """Write the files that pages load into a folder with a hash in its name. Return its name."""
     files = {
         f"{folder}/{path.name}": path.read_bytes()
         for folder, pattern in _LOADED.items()

@@ -11,7 +11,7 @@ import parlab
 PYTHON = Path(__file__).resolve().parent / "python"
 REPLACED = PYTHON / "replaced"
 COURSE = Path(parlab.__file__).resolve().parents[1]
-# What a lab imports on its ranks. The files that these import follow from them.
+# Modules that a lab imports on its ranks. The modules that these import are added.
 ROOTS = (
     "parlab.checks.mpi",
     "parlab.checks.pipeline_parallel",
@@ -30,7 +30,7 @@ def python_files(roots: Iterable[str] = ROOTS) -> dict[str, str]:
     """Return the text of each file by its path below the folder of Python's modules."""
     own = [path for path in sorted(PYTHON.rglob("*.py")) if REPLACED not in path.parents]
     files = {str(path.relative_to(PYTHON)): path.read_text("utf-8") for path in own}
-    del files["__init__.py"]  # it makes this folder a package here
+    del files["__init__.py"]  # it makes this folder a package only here
     waiting, found = list(roots), set()
     while waiting:
         module = waiting.pop()
@@ -58,7 +58,7 @@ def _path_of(module: str) -> Path | None:
 
 
 def _imports(node: ast.AST) -> Iterator[str]:
-    """Yield the modules that are imported when this is, not those that a function imports."""
+    """Yield the modules that this code imports when it runs, but not those in its functions."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Import):
             yield from (alias.name for alias in child.names)

@@ -1,4 +1,4 @@
-"""The book's formulas for what ranks send, with numbers for each number of ranks of a page."""
+"""The book's formulas for what ranks send, with values for each number of ranks on a page."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ MOST_RANKS = 8
 
 @dataclass(frozen=True)
 class Formula:
-    """What the rank that sends most sends.
+    """The messages and bytes of the rank that sends most.
 
-    `cost(size, n)` is for `size` bytes on n ranks, and `data(n)` returns that size. The rank sends
-    as many messages as the cost has rounds, and as many bytes.
+    `cost(size, n)` is the cost for `size` bytes on n ranks, and `data(n)` returns that size. The
+    rank sends as many messages as the cost has rounds, and as many bytes as the cost has.
     """
 
     text: str
@@ -34,11 +34,11 @@ def one_message(data: Callable[[int], int]) -> Formula:
     return Formula("one message of S bytes", lambda size, n: collectives.message(size), data)
 
 
-# Of the examples whose messages are sends and receives. On a single rank, they send none.
+# The formulas of examples that send and receive messages. On a single rank, they send none.
 EXAMPLES: Mapping[str, Formula] = MappingProxyType(
     {
         "deadlock": one_message(lambda n: 32),
-        "message_order": one_message(lambda n: 8 * (n - 1)),  # the last rank's is the longest
+        "message_order": one_message(lambda n: 8 * (n - 1)),  # the last rank sends the longest one
     }
 )
 
@@ -60,7 +60,7 @@ _COLLECTIVES: dict[str, tuple[str, str, Callable[[float, int], Cost]]] = {
 def algorithms_of_collectives() -> dict[str, dict[str, Any]]:
     """Return an algorithm of each collective: its name, its formula, and its costs for one byte.
 
-    The costs are those of the slowest chain of messages, and `messages` is the number of rounds.
+    The costs are for the slowest chain of messages, and `messages` is the number of rounds.
     """
     return {
         api: {"algorithm": name, "formula": text, "costs": Formula(text, cost, lambda n: 1).costs()}

@@ -1,4 +1,4 @@
-"""What each page of the playground contains, from a lab's source and from `examples/`."""
+"""Makes the contents of the playground's pages from the sources of labs and from `examples/`."""
 
 import ast
 import functools
@@ -22,7 +22,7 @@ from parlab_staff.play import formulas
 from parlab_staff.play.formulas import Formula
 from parlab_staff.play.tries import TRIES
 
-# The labs with exercises that need only NumPy and messages. Without a list, all exercises do.
+# The labs with exercises that need only NumPy and messages. None means all exercises of the lab.
 LABS: Mapping[str, tuple[str, ...] | None] = MappingProxyType(
     {
         "01_mpi": None,
@@ -33,9 +33,9 @@ LABS: Mapping[str, tuple[str, ...] | None] = MappingProxyType(
     }
 )  # fmt: skip
 EXAMPLES = Path(__file__).parent / "examples"
-# Modules that a run does not need. The first takes long to import.
+# Modules that a run does not need. The first one takes long to import.
 _NOT_NEEDED = ("parlab.checks", "parlab.reference")
-# What programs of lab 05 import in addition. Its own first cell needs torch.
+# Additional imports for programs of lab 05, because its own first cell needs torch.
 _PIPELINE = """
 from parlab.pipeline import Action, Deadlock, backward, bubble, forward, live
 from parlab.pipeline import simulate, sizes, texts"""
@@ -44,7 +44,7 @@ _MAIN = 'if __name__ == "__main__":  # Run executes these lines, and Check skips
 
 @dataclass(frozen=True)
 class PlayPage:
-    """One page. `data` is what its scripts read; `text` is HTML."""
+    """One page. `data` is read by its scripts, and `text` is HTML."""
 
     name: str
     title: str
@@ -75,7 +75,7 @@ def played(lab: Lab) -> list[Exercise]:
 
 
 def play_pages(edition: str) -> list[PlayPage]:
-    """Return the pages of an edition. Those of the student edition contain no solution."""
+    """Return the pages of an edition. The pages of the student edition contain no solution."""
     labs = list(map(_lab, LABS))
     exercises = [_exercise_page(lab, one, edition) for lab in labs for one in played(lab)]
     return [*exercises, *map(_example_page, _examples())]
@@ -135,7 +135,7 @@ def _example_page(path: Path) -> PlayPage:
 
 
 def _formulas(formula: Formula | None) -> dict[str, Any]:
-    """Return what the page shows next to the counts of messages."""
+    """Return the formulas that the page shows next to the counts of messages."""
     algorithms = formulas.algorithms_of_collectives()
     if formula is None:
         return {"formula": "", "costs": [], "algorithms": algorithms}
@@ -167,7 +167,7 @@ def _lab(name: str) -> Lab:
 
 
 def imports(lab: Lab) -> str:
-    """Return what programs of a lab import: what lab 01 does, because other labs need torch."""
+    """Return the imports for programs of a lab. They come from lab 01: other labs need torch."""
     first = next(cell for cell in _lab("01_mpi").cells if "from mpi4py" in cell.source)
     kept = [one for one in ast.parse(first.code).body if not _is_unneeded(one)]
     more = _PIPELINE if lab.topic == "pipeline_parallel" else ""
@@ -179,10 +179,10 @@ def _is_unneeded(statement: ast.stmt) -> bool:
 
 
 def _text_before(lab: Lab, cell: Cell) -> tuple[str, str]:
-    """Return the title and the text of an exercise: what the lab has above its cell.
+    """Return the title and the text of an exercise, from the Markdown cells above its cell.
 
-    If the text's own cell has no heading, the title is that of the section, and answers to earlier
-    questions at the beginning are left out.
+    If the text's own cell has no heading, use the section's title, and leave out answers to earlier
+    questions at the beginning.
     """
     above = [one for one in lab.cells[: lab.cells.index(cell)] if one.kind == "markdown"]
     text = above[-1].source
@@ -199,7 +199,7 @@ def _html(text: str) -> str:
     markdown = MarkdownIt("commonmark", {"html": True}).enable("table")
     markdown.use(dollarmath_plugin, renderer=_formula)
     html = markdown.render(re.sub(r"\.\./(book|labs)/(\w+)\.(md|ipynb)", r"../\1/\2.html", text))
-    return html.replace("<pre>", '<pre tabindex="0">')  # a reader without a mouse can scroll it
+    return html.replace("<pre>", '<pre tabindex="0">')  # so that keys can scroll it
 
 
 def _formula(content: str, options: dict[str, Any]) -> str:

@@ -25,11 +25,11 @@ def _files() -> dict[str, bytes]:
 
 
 def write_pyodide(folder: Path) -> str:
-    """Write Python and NumPy into a new folder in `folder`, and return the name of that folder.
+    """Write Python and NumPy into a new folder in `folder`. Return the name of that folder.
 
     The name contains the version and a hash of the files. Python itself is compressed there,
-    because some servers do not compress it. The name of this file does not end in .gz, because
-    other servers state that files with this ending are compressed.
+    because some servers do not compress it. The name of its file does not end in .gz, because other
+    servers would declare a file with this ending as compressed, and browsers would unpack it.
     """
     files = _files()
     whole = hashlib.sha256()

@@ -1,4 +1,4 @@
-"""What `Run` executes under each exercise: a few lines that call the function and print."""
+"""The lines that `Run` executes under each exercise: they call the function and print."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from parlab_staff.play.formulas import Formula, one_message
 
 @dataclass(frozen=True)
 class Try:
-    """The lines that try a function, and what they must cost by the book's formula.
+    """The lines that try a function, and their cost by the book's formula.
 
     `note` is Markdown below the exercise's text, about what is different in a browser.
     """
@@ -22,7 +22,7 @@ class Try:
 
 
 def _sum_of_digits(name: str) -> str:
-    """Return the lines that call a function which adds arrays of all ranks in place."""
+    """Return the lines that call a function that adds the arrays of all ranks in place."""
     return f"""\
 x = np.full(world_size, 10**rank, dtype=np.int64)  # digits show the ranks in a sum
 {name}(x, comm)
@@ -30,7 +30,7 @@ print("  ".join(f"{{number:0{{world_size}}d}}" for number in x))"""
 
 
 def _schedule(call: str) -> str:
-    """Return the lines that run a schedule with messages. A pass only takes time."""
+    """Return the lines that run a schedule with messages. Passes only take time."""
     return f"""\
 schedule, requests = {call}, []
 print(texts(schedule[rank], world_size))

@@ -1,1 +1,1 @@
-"""Python files for the ranks of a page, where this folder is on `sys.path`."""
+"""Python files for the ranks of a page. There, this folder is on `sys.path`."""

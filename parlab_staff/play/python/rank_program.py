@@ -1,4 +1,4 @@
-"""Runs the reader's program on this rank, and reports how it ended and in which line."""
+"""Runs the reader's program on this rank, and reports how it ended and on which line."""
 
 import gc
 import importlib
@@ -14,7 +14,7 @@ from typing import Any
 import _hub
 import numpy  # noqa: F401 - stays loaded between runs
 
-# How a rank has ended, by its error. Modules are new in each run, so the classes have only names.
+# How a rank ended, by its error. Modules are new in each run, so classes are compared by name.
 _KINDS = {
     "mpi4py._values.Deadlock": "stuck",
     "builtins.KeyboardInterrupt": "interrupted",
@@ -23,15 +23,15 @@ _KINDS = {
 PROGRAM, SETUP, CHECK = "/program.py", "/setup.py", "/check.py"
 MOST_CHARACTERS = 100_000
 FLUSH_SECONDS = 0.05
-_stopped = False  # whether the page has interrupted this run while none of its code ran
+_stopped = False  # True if the page has interrupted this run while none of its code ran
 # These packages are imported again in each run, so that runs do not interact.
 _RENEWED = ("mpi4py", "parlab", "seams")
 sys.dont_write_bytecode = False  # Pyodide's setting is True; compiling them takes longest
-gc.freeze()  # what is loaded stays, so the collection after each run need not look at it
+gc.freeze()  # loaded objects stay, so the collection after each run can skip them
 
 
 class Output(io.TextIOBase):
-    """Sends what is printed to the page, and stops a program that prints without end."""
+    """Sends the printed text to the page, and stops a program that prints endlessly."""
 
     def __init__(self) -> None:
         self._waiting: list[str] = []
@@ -42,7 +42,7 @@ class Output(io.TextIOBase):
 
     def write(self, text: str) -> int:
         if self._left < 0:
-            return len(text)  # of a program that continues after the error
+            return len(text)  # the program continues after the error
         self._waiting.append(text[: self._left])
         self._left -= len(text)
         if self._left < 0:
@@ -71,7 +71,7 @@ class NoInput(io.TextIOBase):
 
 
 def sleep(seconds: float) -> None:
-    """Sleep until the time is over, or the page stops this rank."""
+    """Sleep for this time, or until the page stops this rank."""
     if seconds < 0:
         raise ValueError("sleep length must be non-negative")
     if _hub.sleep(float(seconds)) != 0:
@@ -82,9 +82,10 @@ time.sleep = sleep
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt in the run's code, and note the reader's innermost line.
+    """Raise KeyboardInterrupt in the run's code, and record the reader's innermost line.
 
-    Before that code, only note the interrupt. After it, the rank already reports how it ended.
+    Before that code runs, only record the interrupt. After it, the rank already reports how it
+    ended.
     """
     global _stopped
     files, line = set(), 0
@@ -153,7 +154,7 @@ def _execute(code: str, names: dict[str, Any], *, may_exit: bool) -> None:
 
 
 def _described(error: BaseException) -> dict[str, Any]:
-    """Return how a program ended that did not return."""
+    """Return how a program ended that raised this error."""
     kind = _KINDS.get(f"{type(error).__module__}.{type(error).__name__}", "raised")
     line = _line_of(error.__traceback__)
     text = f"{type(error).__name__}: {error}" if kind == "raised" else str(error)

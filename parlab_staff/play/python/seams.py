@@ -1,8 +1,8 @@
 """Makes the course's own checks work on the ranks of a page.
 
 A check in the lab watches a call from a second thread, which a page does not have. Here, the hub
-ends a call at a deadlock, and the page ends it at its deadline. `replaced` has the files that a
-page needs instead of the course's.
+ends a call at a deadlock, and the page ends it at its deadline. The files in `replaced` replace
+files of the course.
 """
 
 import time
@@ -17,10 +17,10 @@ from parlab.checks.base.watchdog import Ended
 
 
 def prepare() -> None:
-    """Put the page's versions in place, before a check runs."""
+    """Replace functions of the course with the page's versions, before a check runs."""
     watchdog.run_watched = run_watched
     watchdog._LIBRARIES = ("/lib/",)  # Pyodide's `sysconfig` writes //lib
-    # Ranks that wait in a check must not look busy, because the hub would find no deadlock.
+    # Ranks that wait in a check must not look busy, or the hub would not find a deadlock.
     collective._wait = MPI.Request.Wait
 
 

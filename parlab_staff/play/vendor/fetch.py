@@ -1,4 +1,4 @@
-"""Gets the vendored files again from npm and PyPI, and verifies them.
+"""Downloads the vendored files again from npm and PyPI, and verifies them.
 
 python -m parlab_staff.play.vendor.fetch
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parent
 VERSION = "0.27.7"
 TARBALL = FOLDER / f"pyodide-{VERSION}.tgz"
-# What `npm view pyodide@0.27.7 dist.integrity` prints.
+# The output of `npm view pyodide@0.27.7 dist.integrity`.
 INTEGRITY = (
     "sha512-RUSVJlhQdfWfgO9hVHCiXoG+nVZQRS5D9FzgpLJ/"
     "VcgGBLSAKoPL8kTiOikxbHQm1kRISeWUBdulEgO26qpSRA=="
@@ -34,7 +34,7 @@ def pyodide_file(name: str) -> bytes:
 
 
 def numpy_entry() -> dict:
-    """Return what Pyodide's lock states about its build of NumPy."""
+    """Return the entry for NumPy in Pyodide's lock."""
     return json.loads(pyodide_file("pyodide-lock.json"))["packages"]["numpy"]
 
 

@@ -1,4 +1,4 @@
-"""The names of mpi4py's `MPI` that ranks in a page have."""
+"""The names in mpi4py's `MPI` that are available to ranks in a page."""
 
 import pickle as _pickle
 import sys as _sys
@@ -34,7 +34,7 @@ COMM_SELF: Intracomm
 
 
 class pickle:
-    """How objects are sent."""
+    """Converts objects to bytes and back, to send them."""
 
     @staticmethod
     def dumps(value: Any) -> bytes:
@@ -58,7 +58,7 @@ def _addressof(comm: Comm) -> int:
 
 
 def Wtime() -> float:
-    """Return the seconds of a clock that is the same on all ranks of the page."""
+    """Return the time in seconds, from a clock that all ranks of the page share."""
     return _hub.now() / 1000
 
 
@@ -106,7 +106,7 @@ def _absent(name: str) -> Any:
     return call
 
 
-# Names that mpi4py's communicators have, so that using one says what is missing.
+# Other names that mpi4py's communicators have. Using one raises an error that names it.
 for _names in (
     "Create_graph Create_dist_graph Create_dist_graph_adjacent Create_intercomm Spawn Get_parent",
     "Alltoallw Ialltoallw Alltoallw_init Isendrecv_replace Neighbor_allgather Neighbor_allgatherv",

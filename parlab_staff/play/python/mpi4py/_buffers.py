@@ -22,7 +22,7 @@ class Buffer:
         return self.bytes.view(self.dtype)
 
     def part(self, first: int, count: int) -> "Buffer":
-        """Return `count` elements from element `first` on."""
+        """Return `count` elements, starting at element `first`."""
         size = self.dtype.itemsize
         if first < 0 or count < 0 or (first + count) * size > self.bytes.size:
             raise Exception(ERR_COUNT)
@@ -93,7 +93,7 @@ def parts(spec: Any, number: int, *, writable: bool = False, same: bool = False)
     """Return the buffers of the `number` parts of a collective.
 
     Args:
-        same: whether a single count is the size of each part, instead of the whole.
+        same: True if a single count is the size of each part, instead of the whole.
     """
     memory, counts, displacements, kind = _split(spec)
     data, dtype = _memory(memory, writable)
@@ -112,5 +112,5 @@ def parts(spec: Any, number: int, *, writable: bool = False, same: bool = False)
 
 
 def in_place(spec: Any) -> bool:
-    """Return whether `spec` is `MPI.IN_PLACE`."""
+    """Return True if `spec` is `MPI.IN_PLACE`."""
     return spec is IN_PLACE

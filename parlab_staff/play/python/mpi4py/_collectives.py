@@ -1,4 +1,4 @@
-"""The methods for collectives: blocking, non-blocking, and persistent ones."""
+"""The methods for blocking, non-blocking, and persistent collectives."""
 
 import inspect
 from collections.abc import Callable

@@ -61,7 +61,7 @@ class Messages(Identity):
         return _hub.find_send(shared.context, peer, index(tag)), shared
 
     def _probe(self, api: str, source: int, tag: int, status: Status | None) -> int:
-        """Return the slot of the first message that fits, or -1 from `PROC_NULL`."""
+        """Return the slot of the first message that fits, or -1 for `PROC_NULL`."""
         if source == PROC_NULL:
             if status is not None:
                 status.fill(PROC_NULL, ANY_TAG, 0)
@@ -207,7 +207,7 @@ class Messages(Identity):
 
 
 def _add_sends() -> None:
-    """Add all forms of sends. They wait for the receiver, except for buffered ones."""
+    """Add all forms of sends. They wait for the receiver, except for buffered sends."""
 
     def form(name: str) -> Any:
         detached = name.lower().lstrip("i")[0] == "b"

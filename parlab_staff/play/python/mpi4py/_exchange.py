@@ -1,4 +1,4 @@
-"""What all collectives share: each rank sends its part directly to all ranks that need it."""
+"""The base of all collectives: each rank sends its part directly to all ranks that need it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +20,7 @@ def plan(function: Callable[..., Operation]) -> Callable[..., Operation]:
 
 
 class Call:
-    """One collective call on one rank, as the plans see it."""
+    """One collective call on one rank, for the plans."""
 
     def __init__(self, comm: Messages, api: str, kind: str, root: int | None = None) -> None:
         self.shared = Messages._get(comm)
@@ -39,7 +39,7 @@ class Call:
         finish: Callable[[dict[int, np.ndarray]], Any],
         own_bytes: int = 0,
     ) -> Exchange:
-        """Start the exchange. Ranks are those of the communicator."""
+        """Start the exchange. Ranks are numbered as in the communicator."""
         shared = self.shared
         shared.collectives += 1
         members = shared.members
@@ -47,7 +47,7 @@ class Call:
             self.api,
             shared.context + 1,
             -1 if self.root is None else members[self.root],
-            # Ranks that call different collectives wait for each other, and so find a deadlock.
+            # If ranks call different collectives, they wait, and the hub finds a deadlock.
             shared.collectives * _TAGS + self.kind,
             (shared.context << 16) + shared.collectives,
             {members[rank]: data for rank, data in sends.items()},

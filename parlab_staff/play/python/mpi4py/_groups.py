@@ -1,4 +1,4 @@
-"""Groups of ranks, and what the objects of one communicator share."""
+"""Groups of ranks, and the state that all objects of one communicator share."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -87,12 +87,12 @@ class Group:
 
 @dataclass
 class Shared:
-    """What all Python objects of a communicator share.
+    """The state that all Python objects of a communicator share.
 
     Attributes:
-        context: marks its messages in the hub. The next number marks those of its collectives.
-        members: its ranks, by their numbers in the page. `own` is this rank's.
-        collectives: how many collectives were called so far.
+        context: marks its messages in the hub. The next number marks messages of its collectives.
+        members: its ranks, by their numbers in the page. `own` is the number of this rank.
+        collectives: the number of collectives called so far.
         topology: its grid, if it has one: (dims, periods).
     """
 
@@ -110,12 +110,12 @@ class Shared:
         return self.members.index(self.own)
 
     def number(self, member: int) -> int:
-        """Return the rank in this communicator of a rank of the page. Special values stay."""
+        """Return the rank here of a rank of the page. Special values, below 0, do not change."""
         return self.members.index(member) if member >= 0 else member
 
 
 def compare(one: Shared, other: Shared) -> int:
-    """Return how similar two communicators are."""
+    """Return the similarity of two communicators, as MPI defines it."""
     if one is other:
         return IDENT
     same = Group.Compare(Group(one.members), Group(other.members))

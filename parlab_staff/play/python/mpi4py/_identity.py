@@ -1,4 +1,4 @@
-"""Communicators: which object stands for which, and who is in them."""
+"""Communicators: their handles, their members, and their names."""
 
 import ctypes
 from typing import Any
@@ -24,7 +24,7 @@ class Identity:
 
     def __new__(cls, comm: "Identity | None" = None, *_: Any, **__: Any) -> "Identity":
         self = super().__new__(cls)
-        # As in mpi4py, the handle has an address, where the course may put another handle.
+        # As in mpi4py, the handle is in memory with an address, where the course may replace it.
         self._cell = ctypes.c_void_p(comm.handle if comm is not None else _NO_HANDLE)
         return self
 

@@ -1,4 +1,4 @@
-"""Methods that make communicators, and grids of ranks."""
+"""Methods that create communicators, and grids of ranks."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -35,7 +35,7 @@ class Comm(Collectives):
         if color < 0 and color != UNDEFINED:
             raise Exception(ERR_ARG)
         shared = self._get()
-        # The first rank takes numbers for as many communicators as there can be.
+        # The first rank reserves numbers for the largest possible number of communicators.
         contexts = [_hub.new_context() for _ in shared.members] if shared.rank == 0 else None
         everyone = self._agree((color, key, shared.rank, contexts))
         colors = sorted({entry[0] for entry in everyone} - {UNDEFINED})
@@ -71,7 +71,7 @@ class Intracomm(Comm):
     """A communicator of one group of ranks."""
 
     def Create_group(self, group: Group, tag: int = 0) -> Any:
-        """Make a communicator of the ranks in `group`. Only these call it."""
+        """Create a communicator of the ranks in `group`. Only these ranks call it."""
         shared = self._get()
         if shared.own not in group._members:
             return _null()

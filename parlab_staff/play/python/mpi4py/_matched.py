@@ -11,7 +11,7 @@ from mpi4py._values import ANY_SOURCE, ANY_TAG, Status
 
 
 class Message:
-    """A message that a matched probe has found, to be received once."""
+    """A message that a matched probe has found. It can be received once."""
 
     def __new__(cls, message: "Message | None" = None, *_: Any) -> "Message":
         self = super().__new__(cls)
@@ -75,10 +75,10 @@ class Probe(Operation):
         super().__init__(api, "recv", peer, tag, 0)
 
     def next_slot(self) -> int | None:
-        return -1  # nothing completes it but the probe itself
+        return -1  # only the probe itself completes it
 
 
 def found_by(send: int) -> tuple[int, int, int]:
-    """Return source, tag, and bytes of a message that a probe has found."""
+    """Return the source, the tag, and the number of bytes of a message that a probe has found."""
     source, tag, bytes_, _ = _hub.describe(send)
     return source, tag, bytes_

@@ -1,7 +1,7 @@
 """Sends, receives, and collectives that are under way.
 
-A receive copies its message when it is waited for or tested, and also at each other call of MPI, as
-MPI makes progress in all of its calls.
+A receive copies its message when the program waits for it or tests it, and also in each other call
+of MPI, because MPI makes progress in all of its calls.
 """
 
 import pickle
@@ -30,8 +30,8 @@ class Operation:
     """A call that is under way, with the slots in the hub that it waits for.
 
     Attributes:
-        completed: whether it has ended. `error` is then the error to raise, `value` the received
-            object, and `found` the source, tag, and bytes of a received message.
+        completed: True once it has ended. `error` is then the error to raise, `value` the received
+            object, and `found` the source, the tag, and the number of bytes of a received message.
     """
 
     def __init__(self, api: str, kind: str, peer: int, tag: int, bytes_: int) -> None:
@@ -45,7 +45,7 @@ class Operation:
         _under_way.append(self)
 
     def add(self, slot: int) -> int:
-        """Wait for this slot, too."""
+        """Add a slot for which this call waits. Return it, or raise an error if it is none."""
         if slot == _INTERRUPTED:  # while a large message waited for memory
             check_answer(slot, self)
         if slot == _NO_SLOT:
@@ -69,14 +69,14 @@ class Operation:
         return None
 
     def complete(self) -> None:
-        """Take what has arrived. All slots are matched."""
+        """Complete the call: take what has arrived. All slots must be matched."""
         self.completed = True
         _under_way.remove(self)
         try:
             self._take()
-        except KeyboardInterrupt:  # it ends this call, whichever call it completes
+        except KeyboardInterrupt:  # raise it at once, not in the wait for the completed call
             raise
-        except BaseException as error:  # raised by the wait for it
+        except BaseException as error:  # the wait for this call raises it
             self.error = error
         self.note()
 
@@ -84,7 +84,7 @@ class Operation:
         raise NotImplementedError
 
     def note(self) -> None:
-        """Add this call to the page's picture, if it is the reader's and not the check's own."""
+        """Add this call to the page's picture if the reader's program made it, and not a check."""
         if self.line:
             peer, size = self.peer, self.bytes
             _hub.event(self.api, self.kind, peer, size, self.tag, self.start, self.line, self.order)
@@ -113,7 +113,7 @@ class Send(Operation):
 
 
 class Receive(Operation):
-    """A message from a rank of the page, or from any of them.
+    """A message from one rank of the page, or from any rank.
 
     Args:
         into: where to put the bytes; None if the message is a Python object.
@@ -147,10 +147,10 @@ class Exchange(Operation):
 
     Args:
         root: the rank of the page that is the root, or -1.
-        number: a number that all ranks have for this call, and no other call has.
-        sends: what to send to which rank of the page.
-        receives: where to put what comes from a rank of the page; None to get its bytes.
-        finish: is called with the bytes from each rank. It returns the value of the call.
+        number: a number for this call, which is the same on all ranks and differs from other calls.
+        sends: the data to send to each rank of the page.
+        receives: where to put the data from each rank of the page; None to get its bytes.
+        finish: called with the bytes from each rank. It returns the value of the call.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ def _address(data: np.ndarray) -> int:
 
 
 def arrived(slot: int, into: np.ndarray | None) -> np.ndarray:
-    """Return the bytes that a matched receive got, and put them into `into`. Frees the slot."""
+    """Return the bytes that a matched receive got, in `into` if it is given. Free the slot."""
     try:
         count = _hub.received(slot)[2]
         if into is not None and count > into.size:
@@ -215,14 +215,14 @@ def arrived(slot: int, into: np.ndarray | None) -> np.ndarray:
 
 
 def progress() -> None:
-    """Complete what can be completed without waiting."""
+    """Complete all operations that can be completed without waiting."""
     for operation in list(_under_way):
         if operation.next_slot() is None:
             operation.complete()
 
 
 def check_answer(answer: int, operation: Operation) -> int:
-    """Return the hub's answer to a wait. Raise Deadlock or KeyboardInterrupt if it is one."""
+    """Return the hub's answer to a wait. Raise Deadlock or KeyboardInterrupt if it reports one."""
     if answer == _DEADLOCK:
         progress()
         for begun in _under_way:
@@ -241,7 +241,7 @@ def check_answer(answer: int, operation: Operation) -> int:
 
 
 def wait(operation: Operation) -> Operation:
-    """Wait until the operation has completed, and raise its error if it has one."""
+    """Wait until the operation has completed. Raise its error if it has one. Return it."""
     progress()
     while not operation.completed:
         slot = operation.next_slot()
@@ -256,7 +256,7 @@ def wait(operation: Operation) -> Operation:
 
 
 def wait_any(operations: list[Operation]) -> int:
-    """Wait until one of the operations has completed, and return its place."""
+    """Wait until one of the operations has completed. Return its index."""
     while True:
         progress()
         for place, operation in enumerate(operations):

@@ -1,4 +1,4 @@
-"""Requests, persistent requests, and messages that a matched probe has found."""
+"""Requests and persistent requests."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,14 +8,14 @@ from mpi4py._values import ANY_SOURCE, ANY_TAG, UNDEFINED, Status
 
 
 class _Shared:
-    """What all Python objects of one request share: its operation, and how ranks are numbered."""
+    """The state that all Python objects of one request share: operation, and numbers of ranks."""
 
     def __init__(self, operation: Operation | None, number: Callable[[int], int]) -> None:
         self.operation, self.number = operation, number
 
 
 class Request:
-    """A call that is under way. It equals `REQUEST_NULL` once it has been waited for."""
+    """A call that is under way. After a wait for it, the request equals `REQUEST_NULL`."""
 
     def __new__(cls, request: "Request | None" = None, *_: Any, **__: Any) -> "Request":
         self = super().__new__(cls)
@@ -232,7 +232,7 @@ class Prequest(Request):
 
 
 class Grequest(Request):
-    """mpi4py's class for requests of the program's own, which cannot be started in a page."""
+    """mpi4py's class for requests that a program defines. They cannot be started in a page."""
 
     @classmethod
     def Start(cls, *_: Any, **__: Any) -> "Grequest":

@@ -52,7 +52,7 @@ class Exception(RuntimeError):
 
 
 class Deadlock(BaseException):
-    """No rank can continue. It is no Exception, so that the reader's `except` does not hide it.
+    """No rank can continue. This is not an Exception, so that `except Exception` does not hide it.
 
     `waits` describes what this rank waits for.
     """
@@ -63,7 +63,7 @@ class Deadlock(BaseException):
 
 
 class _InPlace(int):
-    """mpi4py's constants for buffers are integers, too."""
+    """The type of constants for buffers. They are integers, as in mpi4py."""
 
 
 IN_PLACE, BOTTOM = _InPlace(-1), _InPlace(0)
@@ -188,7 +188,7 @@ OPS = {
 
 
 class Status:
-    """What a receive or a probe found."""
+    """The source, tag, and size of a message that a receive or a probe found."""
 
     def __init__(self, status: "Status | None" = None) -> None:
         self.source, self.tag, self.error, self.count = ANY_SOURCE, ANY_TAG, SUCCESS, 0
@@ -220,7 +220,7 @@ class Status:
 
 
 class Info(dict):
-    """Hints, which this page ignores."""
+    """Hints, which the page ignores."""
 
     @classmethod
     def Create(cls, items: Any = ()) -> "Info":

@@ -1,4 +1,4 @@
-"""Progress in a page: the page itself shows what has passed."""
+"""Progress in a page: the page itself shows which checks have passed."""
 
 
 def record(key: str) -> None:

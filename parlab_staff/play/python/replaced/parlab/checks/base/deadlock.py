@@ -1,4 +1,4 @@
-"""Deadlocks in a page: the hub finds them, and ends the calls that wait."""
+"""Deadlocks in a page: the hub finds them, and ends the waiting calls."""
 
 from collections.abc import Callable, Sequence
 
@@ -29,5 +29,5 @@ class Standstill:
         pass
 
     def others_wait(self, seconds: float) -> bool:
-        """Return whether each other rank waits for a message, or has ended."""
+        """Return True if each other rank is waiting for a message, or has ended."""
         return _hub.others_wait()

@@ -1,4 +1,4 @@
-"""Checks of lab 05 in a page: those of exercises that do not use torch."""
+"""Checks of lab 05 in a page: the checks of exercises that do not use torch."""
 
 from parlab.checks.pipeline_parallel.gpipe import gpipe
 from parlab.checks.pipeline_parallel.interleaved import interleaved

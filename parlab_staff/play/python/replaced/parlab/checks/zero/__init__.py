@@ -1,4 +1,4 @@
-"""Checks of lab 03 in a page: those of exercises that do not use torch."""
+"""Checks of lab 03 in a page: the checks of exercises that do not use torch."""
 
 from parlab.checks.zero.predict_stages import predict_stages
 from parlab.checks.zero.predict_traffic import predict_traffic
