@@ -1,4 +1,4 @@
-"""What a pool and a rank share: a connection, and a file that tells where a stuck rank is."""
+"""The connection between a pool and a rank, and the file with the stack of a stuck rank."""
 
 import contextlib
 import json
@@ -9,15 +9,15 @@ from typing import Any
 
 
 def stack_file(folder: Path, rank: int) -> Path:
-    """Return the file in which a rank writes where it is when its time is up.
+    """Return the file to which a rank writes its stack when its time is up.
 
-    Each rank has its own, because the lines of several ranks would mix in one file.
+    Each rank has its own file, because the lines of several ranks would mix in one file.
     """
     return folder / f"stack-{rank}"
 
 
 class Connection:
-    """The connection to one rank: a message is one line of JSON."""
+    """The connection to one rank. A message is one line of JSON."""
 
     def __init__(self, to_rank: socket.socket) -> None:
         to_rank.settimeout(None)
@@ -38,7 +38,7 @@ class Connection:
             self.socket.shutdown(socket.SHUT_WR)
 
     def wait_for_end(self, deadline: float) -> bool:
-        """Return whether the rank's process ends before the deadline."""
+        """Wait. Return True if the rank's process ends before the deadline."""
         self.socket.settimeout(max(0.01, deadline - time.monotonic()))
         try:
             while self.socket.recv(2**16):

@@ -1,4 +1,4 @@
-"""Frees this rank if its function takes too long, in the same ways as a lab does."""
+"""Frees this rank if its function takes too long, in the same ways as in a lab."""
 
 import _thread
 import contextlib

@@ -3,11 +3,11 @@
     with RankPool(4) as pool:
         values = pool.call("package.module:function", 1, "two", seconds=60)
 
-The function runs on every rank. Its arguments, and what it returns, are values of JSON.
+The function runs on every rank. Its arguments and its result are JSON values.
 
 If a rank crashes, hangs, or raises an error, `call` raises `RanksGone`, and the next call starts
-new ranks. With `frees=True`, stuck ranks free themselves instead, as in a lab, and keep what they
-have imported: `call` returns None for them. Afterward, `comm` and `group` are new.
+new ranks. With `frees=True`, stuck ranks free themselves instead, as in a lab, and keep their
+imported modules. `call` then returns None for them. Afterward, `comm` and `group` are new.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from parlab import mpirun
 from parlab.runtime.paths import MEMORY, ROOT
 from parlab_staff.ranks.connection import Connection, stack_file
 
-START_SECONDS = 300.0  # a start takes this long on a busy machine, and usually a few seconds
+START_SECONDS = 300.0  # a start usually takes a few seconds, but much longer on a busy machine
 SPARE_SECONDS = 12.0  # after the time limit of a call, so that ranks can end or free themselves
 GRACE_SECONDS = 5.0  # for the other ranks, after one has failed
 END_SECONDS, OUTPUT_SECONDS = 2.0, 10.0  # to end, and to copy the last output to the log
@@ -40,9 +40,9 @@ class RanksGone(RuntimeError):
     Attributes:
         kind: `crashed`, `timed out`, or `failed` if one rank left and others waited for it.
         endings: how processes ended, such as `rank 1 ended by SIGSEGV`.
-        output: what the ranks printed last.
-        values: what each rank had returned; None for those that had not.
-        stacks: where each rank was when its time was up, as `faulthandler` writes it, or "".
+        output: the last lines that the ranks printed.
+        values: the value that each rank returned; None if it did not return.
+        stacks: the stack of each rank when its time was up, as `faulthandler` writes it, or "".
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class RanksGone(RuntimeError):
 
 
 class RankPool:
-    """Ranks: started by the first call, ended with all processes that they started."""
+    """Ranks, which the first call starts. `end` also ends all processes that they started."""
 
     def __init__(
         self,
@@ -69,8 +69,8 @@ class RankPool:
         """
         Args:
             mpi: False to start processes without MPI, with only `RANK` and `LOCAL_RANK` set.
-            frees: whether stuck ranks free themselves, which needs MPI.
-            environment: variables to add to those of this process.
+            frees: True if stuck ranks must free themselves, which needs MPI.
+            environment: variables to add to this process's environment.
             start_seconds: the time limit of the start.
         """
         self.n, self._mpi, self._frees = n, mpi, frees
@@ -99,8 +99,8 @@ class RankPool:
 
         Args:
             function: a function at a module's top level, or its name as `module:function`.
-            seconds: the time limit. Without `frees`, ranks then write where they are, and end.
-            gave_up: returns whether a rank with this value left early, so that others may wait.
+            seconds: the time limit. Without `frees`, ranks then write their stacks, and end.
+            gave_up: returns True if a rank with this value left early, so that others may wait.
             grace_seconds: the time for the other ranks after a rank gave up or failed.
 
         Raises RanksGone.
@@ -109,7 +109,7 @@ class RankPool:
             self.start()
         if not isinstance(function, str):
             function = f"{function.__module__}:{function.__qualname__}"
-        # Count from before the ranks begin, so that none of them ends itself before this time.
+        # Start to count before the ranks do, so that none of them ends itself before this time.
         limit = time.monotonic() + seconds
         self._send({"function": function, "arguments": arguments, "seconds": seconds})
         values = self._answers(limit, gave_up, grace_seconds)
@@ -122,11 +122,11 @@ class RankPool:
 
     @property
     def running(self) -> bool:
-        """Whether there are ranks. They end with `end`, and before `call` raises RanksGone."""
+        """True if there are ranks. They end with `end`, and before `call` raises RanksGone."""
         return bool(self._processes)
 
     def start(self) -> None:
-        """Start the ranks, or let the first call do it. Raises RanksGone if they do not start."""
+        """Start the ranks before the first call. Raises RanksGone if they do not start."""
         self._folder = tempfile.TemporaryDirectory(
             prefix="parlab-ranks-", dir=MEMORY, ignore_cleanup_errors=True
         )
@@ -239,7 +239,7 @@ class RankPool:
                         ended.append(key.data)
                         if time.monotonic() < limit:
                             kind, deadline = "crashed", 0.0
-                        else:  # the other stuck ranks also write where they are, and end
+                        else:  # the other stuck ranks also write their stacks, and end
                             deadline = min(deadline, time.monotonic() + END_SECONDS)
                     elif self._frees or kind != "timed out":
                         continue
@@ -265,9 +265,9 @@ class RankPool:
     def _gone(
         self, kind: str, values: list[Any], errors: Sequence[str] = (), ended: Sequence[int] = ()
     ) -> RanksGone:
-        """End the ranks. Return the error that says why. `ended` are the ranks that crashed."""
+        """End the ranks. Return the error that reports why. `ended` are the ranks that crashed."""
         if ended or kind == "crashed":
-            # mpiexec ends when it has copied what the ranks printed, after the last one has ended.
+            # mpiexec ends when all ranks have ended and it has copied their output.
             for connection in self._connections.values():
                 connection.close_sending()
             first = ended[0] if ended and not self._mpi else 0
@@ -281,7 +281,7 @@ class RankPool:
         return RanksGone(kind, endings, output.strip(), values, stacks)
 
     def _stack(self, rank: int) -> str:
-        """Return where a rank was when its time was up; "" if it was not."""
+        """Return the stack of a rank when its time was up; "" if it ended in time."""
         with contextlib.suppress(FileNotFoundError):
             return stack_file(Path(self._folder.name), rank).read_text(encoding="utf-8")
         return ""

@@ -63,7 +63,7 @@ def _read(connection: socket.socket, requests: "queue.SimpleQueue[dict[str, Any]
 
 
 def _next(requests: "queue.SimpleQueue[dict[str, Any]]") -> dict[str, Any]:
-    """Return the next request. While waiting, let MPI progress, so that others can send."""
+    """Return the next request. While waiting, let MPI make progress, so that others can send."""
     while True:
         with contextlib.suppress(queue.Empty):
             return requests.get(timeout=POLL_SECONDS)
@@ -99,7 +99,7 @@ def _run(request: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _run_freed(request: dict[str, Any]) -> dict[str, Any]:
-    """Call the function; the answer is `freed` if this rank had to be freed."""
+    """Call the function. The answer is `freed` if this rank had to be freed."""
     from parlab_staff.ranks.deadline import Deadline
 
     answer: dict[str, Any] = {"freed": True}
@@ -113,7 +113,7 @@ def _run_freed(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _recover() -> None:
-    """Renew the handles of communicators, so that no old message is received by the next call."""
+    """Renew the handles of communicators, so that the next call receives no old message."""
     from parlab.rank.engine.recovery import recover
 
     recover({}, 0)
