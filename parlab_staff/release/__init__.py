@@ -1,4 +1,4 @@
-"""The handout that an instructor gives to students: one lab and all that it needs to run."""
+"""The handout that an instructor gives to students: one lab and everything it needs to run."""
 
 from parlab_staff.release.writing import write_handout
 
