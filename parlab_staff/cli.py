@@ -1,4 +1,4 @@
-"""The commands for authors and instructors, which join those of `parlab.setup.cli`.
+"""The commands for authors and instructors, which are added to those of `parlab.setup.cli`.
 
 `pyproject.toml` registers `add_commands` under the entry point group `parlab.commands`. Each
 command imports what it needs when it runs, so that `--help` is quick.
