@@ -1,13 +1,13 @@
 """Compares the references with libraries: `python -m benchmarks`, or `make bench`.
 
     python -m benchmarks                   all benchmarks
-    python -m benchmarks collectives       those of one file
+    python -m benchmarks collectives       the benchmarks of one file
     python -m benchmarks all_reduce_16MB   one benchmark
     python -m benchmarks --list            list all benchmarks
 
-To add one, write a function in a file of this folder, which has one file for each topic. The
-function sets up the work, and returns two functions that do it once, ours and the one to compare
-with:
+To add a benchmark, write a function in a file of this folder, which has one file for each topic.
+The function sets up the work, and returns two functions that do it once: ours, and the peer to
+compare with:
 
     from benchmarks import Pair, benchmark
 
@@ -33,8 +33,8 @@ this is its own measurement in seconds. Make sure in the set-up that both do the
 
 After a warm-up, both are called in turn. Ours is first in one round and second in the next, so that
 other work of the machine affects both. A sample is the time of `calls` calls on the slowest rank.
-The ratio is our median over the peer's: below 1, ours is faster. Its spread is the range that
-contains 90 % of the ratios if the rounds are drawn again at random (bootstrap).
+The ratio is our median divided by the peer's median, so ours is faster if it is below 1. Its spread
+is the range that contains 90 % of the ratios if the rounds are drawn again at random (bootstrap).
 """
 
 from benchmarks.harness import Benchmark, Pair, benchmark

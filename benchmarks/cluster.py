@@ -18,7 +18,7 @@ def _stock_cluster() -> Any:
     from parlab import mpirun
 
     os.environ.update(mpirun.environment(RANKS))
-    # Stock ipyparallel searches mpiexec in PATH. Ours knows the folder of the installed wheel.
+    # Stock ipyparallel looks for mpiexec in PATH. Ours knows the folder of the installed wheel.
     folder = os.path.dirname(mpirun.mpiexec())
     if folder not in os.environ["PATH"].split(os.pathsep):
         os.environ["PATH"] = os.pathsep.join([folder, os.environ["PATH"]])

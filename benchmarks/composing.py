@@ -15,7 +15,7 @@ from benchmarks import Pair, benchmark
 if TYPE_CHECKING:
     import torch.distributed as dist
 
-TP, MICRO_BATCHES, SAMPLES = 2, 2, 4  # of each replica
+TP, MICRO_BATCHES, SAMPLES = 2, 2, 4  # for each replica
 MAX_NORM, LR = 1.0, 3e-3
 
 
@@ -63,7 +63,7 @@ def _ours(backend: str, tokens: Any, targets: Any) -> Callable[[], float]:
 
 
 def _set_up(backend: str) -> Pair:
-    """Return both sides after three steps, which must give the same losses."""
+    """Return both sides after three steps, in which their losses must be equal."""
     import torch
 
     from parlab.libraries.composing import ShardedParallelGPT

@@ -93,7 +93,7 @@ COMPARISONS = (
 
 
 def _set_up(comparison: Comparison, hidden_size: int) -> Pair:
-    """Return both sides after three steps, which must give the same weights."""
+    """Return both sides after three steps, after which their weights must be equal."""
     import torch
     import torch.distributed as dist
 

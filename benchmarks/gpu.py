@@ -1,9 +1,9 @@
 """Times work on the GPU, without the time that the host needs to start it.
 
-The times are those between two events on the GPU. The GPU first sleeps, for as long as the host
-needs to start all calls of a sample, so that it then runs them without a pause. If a library or the
-lab's function waits for the GPU in each call, no sleep is long enough, and its time includes the
-host's.
+A time is measured between two events on the GPU. The GPU first sleeps for as long as the host needs
+to start all calls of a sample, so that it then runs them without a pause. If a library or the lab's
+function waits for the GPU in each call, no sleep is long enough, and its time includes the host's
+time.
 
 Calls use several sets of buffers, which together are larger than the second-level cache.
 """
@@ -18,12 +18,12 @@ from benchmarks import Pair
 if TYPE_CHECKING:
     import torch
 
-CACHES = 4  # the size of a benchmark's buffers, in second-level caches
+CACHES = 4  # the size of a benchmark's buffers, as a multiple of the second-level cache
 SAMPLE_SECONDS = 10e-3
 # A GPU's queue holds about 1,000 kernels, and some optimizers start more than ten in a step.
 MOST_CALLS = 50
 BYTES_PER_SECOND, FLOP_PER_SECOND = 4e12, 5e14  # estimates, to choose how many calls to time
-SLEEP_CYCLES, MOST_CYCLES = 10_000_000, 640_000_000  # about 5 ms, and a third of a second
+SLEEP_CYCLES, MOST_CYCLES = 10_000_000, 640_000_000  # about 5 ms and a third of a second
 
 
 def device(small: bool) -> "torch.device":
@@ -52,7 +52,7 @@ def sets(make: Callable[[], Callable[[], Any]], size: int, small: bool) -> list[
 def timed(
     calls: list[Callable[[], Any]], seconds: float, small: bool
 ) -> Callable[[], float | None]:
-    """Return a function that makes the calls in turn, and returns the seconds of one on the GPU.
+    """Return a function that makes the calls in turn, and returns the GPU seconds of one call.
 
     `seconds` is an estimate for one call. A rehearsal makes each call once, and measures nothing.
     """
@@ -79,10 +79,10 @@ def timed(
 
 
 def measured(calls: list[Callable[[], Any]], cycles: int) -> tuple[float, bool]:
-    """Let the GPU sleep for so many cycles, and then run the calls.
+    """Let the GPU sleep for this number of cycles, and then run the calls.
 
-    Return the seconds of the calls, and whether the GPU may have paused between them because the
-    host had not started the next one. If it ever pauses, it also does so before the last call,
+    Return the seconds of the calls, and True if the GPU may have paused between them because the
+    host had not started the next one. If it ever pauses, it also pauses before the last call,
     because the calls are alike. It has then finished all others when the host has started the last.
     """
     import torch
@@ -108,7 +108,7 @@ def same(got: "torch.Tensor", right: "torch.Tensor", tolerance: float) -> None:
 
 
 def copying(size: int, small: bool) -> list[Callable[[], Any]]:
-    """Return copies that read size/2 bytes and write as many."""
+    """Return calls that copy: they read size/2 bytes and write size/2 bytes."""
 
     def make() -> Callable[[], Any]:
         import torch
@@ -127,13 +127,13 @@ def pair(
     small: bool,
     flop: float = 0.0,
 ) -> Pair:
-    """Return both sides, timed. Each of the two functions makes a call with new buffers.
+    """Return both sides, timed. `ours` and `theirs` each return a call that uses new buffers.
 
     Without `theirs`, the peer is a copy.
 
     Args:
         size: the bytes that a call must move.
-        flop: the FLOP of a call, if computing takes longer than moving.
+        flop: the FLOP of a call, if they take longer than moving the bytes.
     """
     peer = copying(size, small) if theirs is None else sets(theirs, size, small)
     seconds = max(size / BYTES_PER_SECOND, flop / FLOP_PER_SECOND)

@@ -1,9 +1,9 @@
-"""The grader against plain nbval, on the same cells; and its memory for one and many submissions.
+"""The grader against plain nbval on the same cells, and its memory for one and many submissions.
 
 PARLAB_GRADING_SUBMISSIONS=30 grades a class of that size. The default is small, because each
-submission takes about 20 s. A third of the class is right. The others have one small mistake in a
-third of the exercises. The test of the lab runs before the timing. It takes as long as three
-submissions, but only once for a class.
+submission takes about 20 s. A third of the submissions are right. The others have one small mistake
+in a third of the exercises. The test of the lab runs before the timing. It takes as long as three
+submissions, but runs only once for a class.
 """
 
 import atexit
@@ -93,7 +93,7 @@ class Workplace:
                 nbformat.write(build(lab, match(lab, submission)), self.folder / "cells" / name)
 
     def grade(self, name: str) -> float:
-        """Return the seconds of `parlab grade`, which uses an earlier call's test of the lab."""
+        """Return the seconds of `parlab grade`. It reuses an earlier call's test of the lab."""
         from parlab_staff.gradebook.command import ALL_GRADED, GradeOptions, grade
 
         out = self.folder / "out"

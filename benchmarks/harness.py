@@ -65,16 +65,16 @@ def benchmark(
     """Return a decorator for a function that sets up both sides of a benchmark (see `benchmarks`).
 
     Args:
-        peer: the name of the side that ours is compared with.
+        peer: the name of the side with which ours is compared.
         work: the work of both sides: sizes, ranks, backend.
         target: the largest acceptable ratio; None if the ratio is only reported.
-        ranks: MPI ranks to run on; 0 for a single process.
-        rounds: how often each side is sampled.
-        calls: calls in a sample: many if one takes microseconds.
+        ranks: the number of MPI ranks to run on; 0 for a single process.
+        rounds: the number of samples of each side.
+        calls: the number of calls in a sample: many if a call takes microseconds.
         warm_up: rounds before the first sample.
         seconds: the time limit of the whole benchmark.
-        unit: `s`; `bytes` if both functions return bytes; or an empty text for plain numbers.
-        gpu: whether it needs a GPU. Its function takes `small`, to rehearse the work on the CPU.
+        unit: `s`, `bytes` if both functions return bytes, or an empty text for plain numbers.
+        gpu: True if it needs a GPU. Its function takes `small`, to rehearse the work on the CPU.
     """
 
     def register(set_up: Callable[..., Pair]) -> Callable[..., Pair]:
@@ -97,7 +97,7 @@ def all_benchmarks() -> list[Benchmark]:
 
 
 def of_topic(topic: str) -> list[Benchmark]:
-    """Return the benchmarks of one file. No others are imported, because they may need more."""
+    """Return the benchmarks of one file. Other files, which may need more, are not imported."""
     importlib.import_module(f"benchmarks.{topic}")
     return [bench for bench in _benchmarks.values() if bench.topic == topic]
 
@@ -144,7 +144,7 @@ def _time(work: Callable[[], Any], calls: int) -> float:
 
 
 def ratio(samples: Samples) -> float:
-    """Return our median over the peer's."""
+    """Return our median divided by the peer's median."""
     return statistics.median(samples.reference) / statistics.median(samples.peer)
 
 

@@ -3,14 +3,13 @@
 The planner predicts the times of twelve layouts, which then really run: with real messages and
 collectives on emulated links, and computations that sleep (`parlab.layout_runs`).
 
-- `planner_pick`: the measured time of the layout that the planner prefers, over that of the
-  fastest one.
+- `planner_pick`: the measured time of the layout that the planner prefers, divided by the time of
+  the fastest layout.
 - `planner_order`: 1 / Spearman's rank correlation of predicted and measured times. The peer is a
   perfect order, whose correlation is 1.
 
-A call takes 3 ms, because otherwise the time of the real exchange
-on a busy machine would count. Layouts whose predicted times are within 4 % are left out, because no
-measurement could order them.
+An emulated call takes 3 ms. Otherwise, the time of the real exchange on a busy machine would count.
+Layouts whose predicted times are within 4 % are left out, because no measurement could order them.
 """
 
 import functools
@@ -22,7 +21,7 @@ from benchmarks import Pair, benchmark
 from parlab.layouts import Cluster, Layout, Link, Model
 
 LAYOUTS = 12
-APART = 1.04  # the least ratio of the predicted times of two neighbors
+APART = 1.04  # the smallest ratio of the predicted times of two neighbors
 LEAST_CORRELATION = 0.9
 MODEL = Model(layers=4, hidden=64, heads=8, sequence=64, vocabulary=512, batch=16)
 CLUSTER = Cluster(

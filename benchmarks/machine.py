@@ -11,7 +11,7 @@ import psutil
 
 from parlab import mpirun
 
-# How many cores other processes may use without disturbing a measurement.
+# The number of cores that other processes may use without disturbing a measurement.
 BUSY_CORES = 0.25
 NOTABLE_CORES = 0.05
 LOOK_SECONDS = 1.0
@@ -20,7 +20,7 @@ RANK_WORDS = {"mpiexec", "prterun", "ipengine", "ipyparallel.engine", "parlab.ra
 
 
 def disturbances() -> list[str]:
-    """Return what would disturb a measurement: other busy processes, and ranks that were left."""
+    """Return what would disturb a measurement: other busy processes, and leftover ranks."""
     ours = _family()
     others = [p for p in psutil.process_iter() if p not in ours]
     before = _Used.now(ours, others)
@@ -40,7 +40,7 @@ def disturbances() -> list[str]:
 
 
 class _Used(NamedTuple):
-    """The CPU seconds that were used up to the time `at`."""
+    """The CPU seconds used up to the time `at`."""
 
     at: float
     each: dict[psutil.Process, float]
@@ -99,7 +99,7 @@ def description() -> str:
 
 
 def has_gpu() -> bool:
-    """Return whether torch finds a GPU."""
+    """Return True if torch finds a GPU."""
     import torch
 
     return torch.cuda.device_count() > 0

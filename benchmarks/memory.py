@@ -1,8 +1,8 @@
 """Lab 08's ways to train in less memory against PyTorch's: time and peak memory.
 
-Checkpoints: both sides train the same GPT, whose blocks end in dropout, from the same start, with
-the same seeds; their gradients are equal bit for bit. Without a dropout at a block's end, the
-library's hooks stop before the last product, and do less work.
+With checkpoints, both sides train the same GPT from the same start, with the same seeds, and their
+gradients are equal bit for bit. Its blocks end in dropout. Without a dropout at a block's end, the
+library's hooks would stop before the last product, and do less work.
 """
 
 import functools
@@ -28,7 +28,7 @@ def lab() -> dict[str, Any]:
 
 
 class Checkpointed:
-    """A GPT, each of whose blocks `around` calls; `step()` runs forward and backward."""
+    """A GPT with `around` called on each block. `step()` runs forward and backward."""
 
     def __init__(self, around: Callable[..., Any]) -> None:
         import torch
@@ -58,7 +58,7 @@ class Checkpointed:
         return [p.grad.clone() for p in self.model.parameters()]
 
     def peak(self) -> int:
-        """Return the peak of a step in bytes, with its gradients."""
+        """Return the peak memory of a step in bytes, including its gradients."""
         from parlab import memory
 
         self.model.zero_grad()
@@ -68,7 +68,7 @@ class Checkpointed:
 
 
 def _checkpoints(reentrant: bool) -> tuple[Checkpointed, Checkpointed]:
-    """Return both sides, once they have had the same gradients."""
+    """Return both sides, after comparing their gradients."""
     import torch
     from torch.utils.checkpoint import checkpoint
 

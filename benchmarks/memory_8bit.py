@@ -1,9 +1,10 @@
 """Lab 08's Adam on 8-bit states against bitsandbytes': time of a step, and bytes of the states.
 
 Both quantize every tensor of a small GPT in blocks of 256, with the same maps. On the same random
-gradients, at least 95 % of their codes are equal after 20 steps; the mean loss of the last 20 of
-100 training steps is the same, to 1 %, as that of bitsandbytes and of float32 Adam. On the CPU,
-bitsandbytes finds codes in a table of 65,536 entries, so it does not always take the nearest level.
+gradients, at least 95 % of their codes are equal after 20 steps. The mean loss of the last 20 of
+100 training steps is within 1 % of the mean loss with bitsandbytes and with float32 Adam. On the
+CPU, bitsandbytes finds codes in a table of 65,536 entries, so it does not always take the nearest
+level.
 """
 
 import functools
@@ -30,7 +31,7 @@ def lab() -> dict[str, Any]:
 
 
 def our_adam(parameters: Any, lr: float) -> "torch.optim.Optimizer":
-    """Make an optimizer of the lab's step."""
+    """Return an optimizer that runs the lab's step."""
     import torch
 
     class Adam8bit(torch.optim.Optimizer):
@@ -52,7 +53,7 @@ def model() -> "nn.Module":
 
 
 class Side:
-    """A model, an optimizer, and random gradients that depend on the step only."""
+    """A model, an optimizer, and random gradients that depend only on the step."""
 
     def __init__(self, make_optimizer: Any) -> None:
         import torch
@@ -90,7 +91,7 @@ def share_of_equal_codes(ours: Side, theirs: Side) -> float:
 
 
 def mean_loss(make_optimizer: Any) -> float:
-    """Train the GPT on text; return the mean loss of the last steps."""
+    """Train the GPT on text. Return the mean loss of the last steps."""
     from parlab import training
 
     batches = training.text_batches(TRAINED, 8, 64)
@@ -100,7 +101,7 @@ def mean_loss(make_optimizer: Any) -> float:
 
 
 def sides() -> tuple[Side, Side]:
-    """Return both sides, after the steps in which they have the same codes."""
+    """Return both sides after some steps, after which most of their codes must be equal."""
     from parlab.libraries.memory import adam_8bit
 
     ours, theirs = Side(our_adam), Side(adam_8bit)

@@ -1,7 +1,7 @@
 """Lab 08's loss in chunks against PyTorch's losses, in one process with one thread.
 
-Both sides compute the same loss and the same gradients of hidden states and output
-weight. The peak is that of a forward and a backward pass, as `parlab.memory` counts it.
+Both sides compute the same loss, and the same gradients of hidden states and output weight. The
+peak is the memory of a forward and a backward pass, as `parlab.memory` counts it.
 """
 
 import functools
@@ -37,7 +37,7 @@ class Losses:
         self.targets[::9] = -100
 
     def gradients(self, loss_of: Callable) -> list["torch.Tensor"]:
-        """Do a forward and a backward pass; return the loss and both gradients."""
+        """Run a forward and a backward pass. Return the loss and both gradients."""
         self.hidden.grad = self.weight.grad = None
         loss = loss_of(self.hidden, self.weight, self.targets)
         loss.backward()

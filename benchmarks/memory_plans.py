@@ -1,9 +1,9 @@
 """Lab 08's plan for half of the memory, and its offload to a file, against the usual ways.
 
 Both sides train the same GPT on the same tokens, and their gradients are equal bit for bit. The
-plan keeps some halves of the blocks and recomputes the others with the lab's `checkpoint`. With
-everything kept, a step has three forward passes of FLOPs, so a plan that recomputes 0.6 of them
-should take 1.2 times as long, and everything recomputed 1.33 times.
+plan keeps some halves of the blocks and recomputes the others with the lab's `checkpoint`. If
+everything is kept, a step needs the FLOPs of three forward passes. So a plan that recomputes 0.6 of
+a forward pass should take 1.2 times as long, and recomputing everything should take 1.33 times.
 """
 
 import functools
@@ -65,7 +65,7 @@ class Planned:
         return [p.grad.clone() for p in self.model.parameters()]
 
     def peak(self, keep: list[bool]) -> int:
-        """Return the peak of a step in bytes, with gradients of the parameters."""
+        """Return the peak memory of a step in bytes, including the parameters' gradients."""
         from parlab import memory
 
         for parameter in self.model.parameters():
@@ -98,7 +98,8 @@ def _register(way: str, kind: str, target: float | None) -> None:
     )(set_up)
 
 
-# Parameters and gradients take the same on both sides, so a peak is a little more than half.
+# Parameters and gradients take the same memory on both sides, so the ratio of the peaks is a little
+# more than a half.
 for _way, _kind, _target in (
     ("kept", "peak", 0.6),
     ("kept", "time", 1.3),
@@ -109,7 +110,7 @@ for _way, _kind, _target in (
 
 
 class Offloaded:
-    """A larger GPT, whose activations go to a file or stay."""
+    """A larger GPT, whose activations are moved to a file or kept in memory."""
 
     def __init__(self) -> None:
         import torch
@@ -139,7 +140,7 @@ class Offloaded:
             return training.token_loss(self.model(self.tokens), self.targets)
 
     def growth(self, offload: bool) -> int:
-        """Return by how many bytes the process has grown after a forward pass; at least 1."""
+        """Return the number of bytes by which a forward pass makes the process grow, at least 1."""
         import torch
 
         from parlab import memory

@@ -1,11 +1,12 @@
-"""Lab 06's mixed precision against torch.amp, and gradients in 16 bits against those in 32.
+"""Lab 06's mixed precision against torch.amp, and 16-bit gradients against 32-bit gradients.
 
 In a step, both sides train the same MLP from the same start, with the same images, a fused Adam,
 and gradients that are reduced in float16. They find the same scales, skip the same steps, and have
 the same losses. Ours has a model in float16 and master weights, and theirs uses autocast. The
 library runs on Gloo. Ours is measured on Gloo and on `group` (MPI).
 
-The link is emulated, so both sides take the time of its model, and the time of the real casts.
+The means of gradients use an emulated link, so both sides take the modeled time of the link, and
+the time of the real casts.
 """
 
 import functools
@@ -35,11 +36,11 @@ def lab() -> dict[str, Any]:
 
 
 class Trainer(MnistTrainer):
-    """A trainer whose `step()` returns this rank's loss before it, and the scale after it."""
+    """A trainer whose `step()` returns this rank's loss before the step, and the scale after it."""
 
     def __init__(self) -> None:
         super().__init__(HIDDEN_SIZE, IMAGES_PER_RANK)
-        # Round the weights, because master weights start as copies of those in float16.
+        # Round the weights, because master weights start as copies of the float16 weights.
         self.model.half().float()
 
 
@@ -91,7 +92,7 @@ class Library(Trainer):
 
 
 def _set_up(on_group: bool) -> Pair:
-    """Return both sides after some steps, which must give the same losses and scales."""
+    """Return both sides after some steps, in which their losses and scales must be equal."""
     import torch.distributed as dist
 
     from parlab.rank import group  # starts torch.distributed

@@ -30,7 +30,7 @@ class MnistTrainer:
         return cross_entropy(model(self.images), self.labels)
 
     def step(self) -> Any:
-        """Train once. The benchmark compares the returned values of both sides before timing."""
+        """Train once. Before timing, the benchmark compares the returned values of both sides."""
         raise NotImplementedError
 
     def timed(self) -> None:

@@ -1,9 +1,9 @@
-"""The error of times on the emulated network: the ratio is the measured over the modeled time.
+"""The error of times on the emulated network, as the ratio of the measured and the modeled time.
 
 Both sides are the same operation. Our time is measured, from the start of the last rank to the end
 of the last rank. The peer's time is computed by `parlab.costs`. The rows `exchange_…` show the time
-of the real exchange, on a network that takes no time. If this is longer than the modeled time, the
-emulated time is that of the real exchange.
+of the real exchange, on a network that takes no time. If the real exchange takes longer than the
+modeled time, the emulated operation also takes that long.
 """
 
 from collections.abc import Callable
@@ -39,9 +39,9 @@ def free(ranks: int) -> Network:
 
 
 def _timed(work: Callable[[], Any], first: int | None = None) -> Callable[[], float]:
-    """Return `work` as a function that returns its seconds, until the end of the last rank.
+    """Return a function that runs `work` and returns its seconds, until the last rank ends.
 
-    The time starts when the last rank begins, or when rank `first` does.
+    The time starts when the last rank begins, or when rank `first` begins.
     """
     import time
 

@@ -115,7 +115,7 @@ class Library(Trainer):
 
 
 def _set_up(schedule: str, on_group: bool) -> Pair:
-    """Return both sides after three steps, which must give the same losses."""
+    """Return both sides after three steps, in which their losses must be equal."""
     import torch.distributed as dist
 
     from parlab.rank import comm, group  # starts torch.distributed

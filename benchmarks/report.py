@@ -22,7 +22,7 @@ def row(bench: Benchmark, samples: Samples) -> dict[str, Any]:
 
 
 def write(rows: list[dict[str, Any]], path: Path, keep_others: bool) -> None:
-    """Write `rows`; with `keep_others`, next to the stored rows of other names."""
+    """Write `rows`. With `keep_others`, keep the stored rows with other names."""
     stored = json.loads(path.read_text(encoding="utf-8")) if keep_others and path.exists() else []
     new = {r["name"] for r in rows}
     path.parent.mkdir(parents=True, exist_ok=True)

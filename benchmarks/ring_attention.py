@@ -1,8 +1,9 @@
-"""Lab 09's ring attention on an emulated network, over the shortest possible time.
+"""Lab 09's ring attention on an emulated network, against the shortest possible time.
 
 Ours is the measured time of a forward pass without a mask. The peer is a bound that no ring can
-beat: max(N·c, (N − 1)·m + c), for N ranks that each take c to compute a block and m to pass one on
-(`parlab.costs.all_to_all.ring_seconds`). If nothing overlapped, a pass would take N·c + (N − 1)·m.
+beat: max(N·c, (N − 1)·m + c), for N ranks that each need the time c to compute a block and the time
+m to send one (`parlab.costs.all_to_all.ring_seconds`). If nothing overlapped, a pass would take
+N·c + (N − 1)·m.
 
 Ranks sleep for the rest of the time c after the real computation of a block, so four of them can
 compute at the same time on fewer cores. PyTorch's ring attention, `context_parallel`, has no kernel
@@ -17,7 +18,7 @@ from benchmarks import Pair, benchmark
 if TYPE_CHECKING:
     from torch import Tensor
 
-BLOCK = 50e-3  # seconds c; long, because a step also takes a millisecond or two on a busy machine
+BLOCK = 50e-3  # c in seconds; long, because a busy machine adds a millisecond or two to a step
 SHAPE = (1, 64, 4, 16)  # batch, tokens of a rank, heads, head size
 
 
@@ -41,7 +42,7 @@ def slow_attend(q: "Tensor", k: "Tensor", v: "Tensor", visible: None) -> tuple["
 
 
 def _forward(message: float) -> Pair:
-    """Return a forward pass where a message takes `message` times as long as a block."""
+    """Return a forward pass in which a message takes `message` times as long as a block."""
     import torch
 
     from parlab.costs.all_to_all import ring_seconds

@@ -17,7 +17,7 @@ SAMPLES, HIDDEN_SIZE, HEADS = 8, 128, 4
 
 
 class Trainer:
-    """A GPT from a fixed start, whose blocks `share` cuts; `step()` trains once."""
+    """A GPT from a fixed start. `share` cuts its blocks, and `step()` trains once."""
 
     def __init__(self) -> None:
         import torch
@@ -116,7 +116,7 @@ class Library(Trainer):
 
 
 def _set_up(on_group: bool) -> Pair:
-    """Return both sides after three steps, which must give the same losses and bytes."""
+    """Return both sides after three steps. Their losses must be equal, and ours sends no more."""
     import torch.distributed as dist
 
     from parlab.rank import group  # starts torch.distributed

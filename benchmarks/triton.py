@@ -3,11 +3,11 @@
 They were written without one: until a record says otherwise, none of them has run.
 
 A kernel that does little with each number is limited by memory. Its peers are the library's
-function, and a copy of as many bytes as the kernel must move, half of them read and half written.
+function, and a copy of as many bytes as the kernel must move (half are read, and half are written).
 The inverse of the second ratio is the kernel's share of the device's copy rate.
 
-Numbers are random, because zeros take less power and run faster. Times are those of the GPU alone
-(see `benchmarks.gpu`).
+Numbers are random, because zeros take less power and run faster. Times are measured on the GPU
+alone (see `benchmarks.gpu`).
 """
 
 import functools
@@ -25,7 +25,7 @@ SETTINGS = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8}
 LAYER = (768, 768, 2304 * 768, 2304, 768 * 768, 768, 768, 768, 3072 * 768, 3072, 768 * 3072, 768)
 GPT2 = (50257 * 768, 1024 * 768, *12 * LAYER, 768, 768)
 LAB_TILE = 32
-SMALL = 3001  # numbers, in a rehearsal
+SMALL = 3001  # the size of a vector in a rehearsal
 
 
 @functools.cache
@@ -136,7 +136,7 @@ for _columns, (_name, (_peer, _target)) in itertools.product(
 
 
 def adam(counts: tuple[int, ...], peer: str, small: bool) -> Pair:
-    """Compare a step of the lab's `FusedAdam` for tensors of these sizes."""
+    """Compare steps of the lab's `FusedAdam` and a peer on tensors of these sizes."""
     import torch
 
     if small:
@@ -201,7 +201,7 @@ for _peer, _text in ADAM_PEERS.items():
 
 
 def matmul(size: int, tile: int, small: bool) -> Pair:
-    """Use the lab's own launch for tiles of 32, else its kernel with more warps."""
+    """Use the lab's own launch for tiles of 32. For other tiles, use its kernel with more warps."""
     import torch
     import triton
 

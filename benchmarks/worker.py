@@ -1,4 +1,4 @@
-"""Measures one benchmark, alone or on its ranks: called by `python -m benchmarks`."""
+"""Measures one benchmark, alone or on its ranks. `python -m benchmarks` calls it."""
 
 from benchmarks.harness import Benchmark, Samples, measure, of_topic
 
@@ -10,7 +10,7 @@ def measured(topic: str, name: str) -> dict[str, list[float]]:
 
 
 def rehearse(topic: str, name: str) -> None:
-    """Let a benchmark for GPUs do its work on the CPU, small and unmeasured."""
+    """Run the work of a GPU benchmark on the CPU, in a small size and without measuring."""
     for work in _named(topic, name).set_up(small=True):
         work()
 

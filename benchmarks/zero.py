@@ -1,4 +1,4 @@
-"""Lab 03's stages of ZeRO against PyTorch's: a whole training step, and what each side holds.
+"""Lab 03's stages of ZeRO against PyTorch's: a whole training step, and the bytes of each side.
 
 Both sides train the same MLP from the same start, with 64 MNIST images per rank, cross-entropy, and
 a fused Adam. They reach the same losses, and ours holds no more bytes than the library. The library
@@ -22,7 +22,7 @@ SLACK = 1.02
 
 
 class Trainer(MnistTrainer):
-    """A trainer whose `step()` returns this rank's loss before it."""
+    """A trainer whose `step()` returns this rank's loss before the step."""
 
     def __init__(self) -> None:
         super().__init__(HIDDEN_SIZE, IMAGES_PER_RANK)
@@ -62,7 +62,7 @@ class Ours(Trainer):
 
 
 class Library(Trainer):
-    """`self.parallel`, which a library made from `self.model`, with an optimizer."""
+    """A library's wrapper of `self.model`, in `self.parallel`, with an optimizer."""
 
     optimizer: Any
     parallel: Any
@@ -113,7 +113,7 @@ class FullySharded(Library):
 
 @dataclass(frozen=True)
 class Comparison:
-    """One benchmark: a class of the lab's against the library's."""
+    """One benchmark: a class of the lab against a class of the library."""
 
     ours: str
     peer: str
@@ -134,7 +134,7 @@ def _library(peer: str) -> Library:
 
 
 def _set_up(comparison: Comparison, on_group: bool) -> Pair:
-    """Return both sides after three steps, which must give the same losses."""
+    """Return both sides after three steps, in which their losses must be equal."""
     import torch.distributed as dist
 
     from parlab.rank import comm, group  # starts torch.distributed

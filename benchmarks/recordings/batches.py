@@ -58,7 +58,7 @@ def batches(size: int) -> Iterator[Tensor]:
 
 
 def compute_gradient(model: nn.Module, batch: Tensor) -> None:
-    """Replace the gradients of `model` with those of the mean loss over `batch`."""
+    """Replace the gradients of `model` with the gradients of the mean loss over `batch`."""
     model.zero_grad()
     cross_entropy(model(IMAGES[batch]), LABELS[batch]).backward()
 
@@ -71,7 +71,7 @@ def test_loss(model: nn.Module) -> float | None:
 
 
 def large_batch(factor: int, rate: float) -> float | None:
-    """Train with a batch `factor` times as large, and with the same samples in the warm-up."""
+    """Train with a batch `factor` times as large, and the same number of samples in the warm-up."""
     model, warm_up = new_model(), max(1, WARM_UP // factor)
     optimizer = SGD(model.parameters(), lr=rate, momentum=MOMENTUM)
     for step, batch in enumerate(batches(BATCH * factor), start=1):
@@ -82,7 +82,7 @@ def large_batch(factor: int, rate: float) -> float | None:
 
 
 def late_gradients(delay: int, rate: float) -> float | None:
-    """Train with gradients that were computed with the weights of `delay` steps before."""
+    """Train with gradients that were computed from the weights of `delay` steps earlier."""
     model, waiting = new_model(), deque()
     optimizer = SGD(model.parameters(), lr=rate, momentum=MOMENTUM)
     for batch in batches(BATCH):
@@ -96,7 +96,7 @@ def late_gradients(delay: int, rate: float) -> float | None:
 
 
 def average(replicas: list[nn.Module]) -> None:
-    """Give every replica the mean of all weights."""
+    """Replace the weights of every replica with the mean over all replicas."""
     with torch.no_grad():
         for parameters in zip(*(model.parameters() for model in replicas), strict=True):
             mean = torch.stack(parameters).mean(0)

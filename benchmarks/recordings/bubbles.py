@@ -2,9 +2,9 @@
 
     python -m benchmarks.recordings.bubbles
 
-It writes `book/measurements/bubbles.json`. The schedules and their execution are those of the lab.
-Messages are real, and each stage's passes take a fixed time. The fastest of many steps counts,
-because a busy machine can only make a step slower. Held bytes are those of the real stages of a
+It writes `book/measurements/bubbles.json`. The schedules and their execution come from the lab.
+Messages are real, and each stage's passes take a fixed time. The fastest of several steps counts,
+because a busy machine can only make a step slower. Held bytes are measured on the real stages of a
 small GPT, and do not depend on the machine.
 """
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 COMMAND = "python -m benchmarks.recordings.bubbles"
 FILE = ROOT / "book" / "measurements" / "bubbles.json"
 RANKS, STEPS = 4, 3
-# The times of a rank's whole share and one micro-batch. They are so long that Python's time for a
+# The times of a rank's whole share for one micro-batch. They are so long that Python's time for a
 # pass, 1 to 4 ms, is short even compared with a bubble of 3 %.
 FORWARD, BACKWARD = 320e-3, 640e-3
 LINK = Link.of(20e-6, 1e9)
 MICRO_BATCHES = [1, 2, 4, 8, 16]
-# A batch in pieces: the time of a pass of the whole batch on a rank, and the constant time of each
-# pass, as a share of that.
+# A batch in pieces: the time of a pass of the whole batch on a rank, the constant time of each pass
+# as a share of that time, and the numbers of pieces.
 WHOLE, FIXED, PIECES = 72e-3, 0.03, [1, 2, 3, 6, 10, 12, 24, 40]
 HELD_FOR = [4, 8, 16]
 
@@ -46,7 +46,7 @@ def lab() -> dict[str, Any]:
 
 
 def schedules() -> dict[str, tuple[int, Callable[[int, int], Any]]]:
-    """Return, by name, the stages on each rank, and the lab's function for the schedule."""
+    """Return the number of stages on each rank and the lab's function, by the schedule's name."""
     return {
         "GPipe": (1, lab()["gpipe"]),
         "1F1B": (1, lab()["one_f_one_b"]),
@@ -108,9 +108,9 @@ def pieces(whole: "dist.ProcessGroup") -> dict[str, float]:
 
 
 def held(group: "dist.ProcessGroup") -> dict[str, dict[str, list[int]]]:
-    """Return each rank's peak bytes of tensors in a step, minus those before the step.
+    """Return each rank's peak bytes of tensors in a step, minus the bytes before the step.
 
-    The stages are those of a GPT, and micro-batches have equal sizes. "one" is GPipe with a single
+    The stages are parts of a GPT, and micro-batches have equal sizes. "one" is GPipe with a single
     micro-batch.
     """
     import torch

@@ -1,4 +1,4 @@
-"""Records steps of lab 02's class with buckets of each size on an emulated network, for chapter 02.
+"""Records steps of lab 02's class with buckets of several sizes, emulated, for chapter 02.
 
     python -m benchmarks.recordings.buckets
 

@@ -3,8 +3,8 @@
     python -m benchmarks.recordings.exponents
 
 It writes `book/measurements/exponents.json`: the count of numbers in each octave, from 2^e up to
-2^(e+1). Gradients are those of all layers' outputs in one backward pass, and updates those of one
-step, after some training in float32. It measures no times.
+2^(e+1). After some training in float32, it counts the gradients of all layers' outputs in one
+backward pass, and the updates of one step. It measures no times.
 """
 
 import json
@@ -30,7 +30,7 @@ HALVES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 def octaves(x: Tensor) -> Counter[int]:
-    """Return how many numbers x have 2^e ≤ |x| < 2^(e+1), by e, without zeros."""
+    """Return, by e, how many nonzero numbers x have 2^e ≤ |x| < 2^(e+1)."""
     exponents = torch.frexp(x[x != 0].double()).exponent - 1
     values, counts = exponents.unique(return_counts=True)
     return Counter(dict(zip(values.tolist(), counts.tolist(), strict=True)))
@@ -49,7 +49,7 @@ def watch(model: nn.Module, counted: Counter[int]) -> list[torch.utils.hooks.Rem
 def vanished(
     before: list[Tensor], after: list[Tensor], dtype: torch.dtype, divisor: int = 1
 ) -> float:
-    """Return the share of updates that do not change their weight, both rounded to `dtype`."""
+    """Return the share of updates that do not change their weight if both are in `dtype`."""
     gone = total = 0
     for old, new in zip(before, after, strict=True):
         moved = (new != old) & (old != 0)

@@ -2,9 +2,9 @@
 
     python -m benchmarks.recordings.layers
 
-It writes `book/measurements/layers.json`. The times are emulated: f and g are those of lab 04 with
-real messages, and half of a layer takes a fixed time, divided by the number of ranks. The fastest
-of many passes counts, because a busy machine can only make a pass slower.
+It writes `book/measurements/layers.json`. The times are emulated: lab 04's f and g send real
+messages, and half of a layer takes a fixed time, divided by the number of ranks. The fastest of
+many passes counts, because a busy machine can only make a pass slower.
 """
 
 import json
@@ -26,7 +26,7 @@ RANKS, PASSES = 4, 15
 NUMBERS = 131_072  # the size of an activation in float32
 FORWARD = 24e-3  # of a whole layer on one rank; backward takes twice as long
 INSIDE, BETWEEN = Link.of(0.2e-3, 400e6), Link.of(1e-3, 50e6)
-# How many ranks share the layer, and on how many nodes they are.
+# Numbers of ranks that share the layer, and of nodes on which they are.
 PLACES = {
     "one node": [(1, 1), (2, 1), (4, 1)],
     "two nodes": [(1, 1), (2, 2), (4, 2)],

@@ -25,7 +25,7 @@ FILE = ROOT / "book" / "measurements" / "rooflines.json"
 NUMBERS = 2**25  # 134 MB of float32
 ROWS, COLUMNS = 2**13, 2**12
 PRODUCTS = (16, 64, 256, 1024)
-SECONDS = 10.0  # for each of them
+SECONDS = 10.0  # for each operation
 
 
 def least_seconds(run: Callable[[], object]) -> float:
@@ -41,7 +41,7 @@ def least_seconds(run: Callable[[], object]) -> float:
 
 
 def scaling() -> Callable[[], object]:
-    """Scale in place: another result tensor would be read before writing, which is not counted."""
+    """Scale in place. A separate result would be read before writing, which is not counted."""
     x = torch.rand(NUMBERS)
     return lambda: x.mul_(-1.0)
 
@@ -94,7 +94,7 @@ def fused_adam() -> Callable[[], object]:
 
 
 def product(n: int) -> float:
-    """Return the seconds of an n × n product. For small ones, time many products in a row."""
+    """Return the seconds of an n × n product. If it is small, time many products in a row."""
     a, b, out = torch.rand(n, n), torch.rand(n, n), torch.empty(n, n)
     repeats = max(1, 2**22 // n**3)
 

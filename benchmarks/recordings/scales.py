@@ -43,7 +43,10 @@ def round_gradients(model: nn.Module) -> None:
 
 
 def train(scale: float | None) -> tuple[float, int]:
-    """Return the mean loss of the last steps, and how many were skipped. None means float32."""
+    """Return the mean loss of the last steps, and the number of skipped steps.
+
+    A scale of None means float32.
+    """
     torch.manual_seed(0)
     model = GPT()
     if scale is not None:
