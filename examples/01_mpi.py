@@ -1,4 +1,4 @@
-"""An all-reduce on a ring, built from messages, and MPI's own. Needs only mpi4py and NumPy.
+"""An all-reduce on a ring, built from messages, next to MPI's own. Needs only mpi4py and NumPy.
 
     mpiexec -n 4 python examples/01_mpi.py
     python -m parlab.mpirun -n 4 examples/01_mpi.py  # also as root, and with fewer than 4 cores

@@ -40,7 +40,7 @@ def start_ranks() -> torch.device:
 
 
 def profiler(folder: str | None):
-    """Return a profiler that skips a step, warms up in one, and records three.
+    """Return a profiler that skips one step, warms up in the next, and records three.
 
     Without a folder, return a context that does nothing.
     """

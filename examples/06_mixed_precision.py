@@ -43,7 +43,7 @@ def start_ranks() -> torch.device:
 
 
 def same_on_all_ranks(value: float, device: torch.device) -> bool:
-    """Return whether all ranks have the same number, such as the scale."""
+    """Return True if all ranks have the same number, such as the scale."""
     ends = torch.tensor([value, -value], dtype=torch.float64, device=device)
     dist.all_reduce(ends, op=dist.ReduceOp.MAX)
     return ends[0].item() == -ends[1].item()
@@ -74,7 +74,7 @@ def main() -> None:
     if arguments.reduce_16:
         parallel.register_comm_hook(None, HOOKS[arguments.precision])
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    # It has no effect unless enabled. bf16 does not need it, because it has the exponents of fp32.
+    # The scaler has no effect unless enabled. bf16 does not need it: it has the exponents of fp32.
     scaler = torch.amp.GradScaler(
         device.type, init_scale=arguments.initial_scale, enabled=dtype == torch.float16
     )
@@ -89,7 +89,7 @@ def main() -> None:
         with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
             scores = parallel(own[:, :-1])
             loss = F.cross_entropy(scores.flatten(0, 1), own[:, 1:].flatten())
-        scaler.scale(loss).backward()  # DDP's all-reduce gives one rank's infinity to all ranks
+        scaler.scale(loss).backward()  # DDP's all-reduce spreads one rank's infinity to all ranks
         scaler.unscale_(optimizer)  # before computing the norm
         clip_grad_norm_(model.parameters(), 1.0)
         before = scaler.get_scale()

@@ -39,7 +39,7 @@ def adam_kernel(
     rate, shrink, share1, share2, correction1, correction2, epsilon,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Run AdamW on a vector of n numbers, in place. For each, it reads 16 bytes and writes 12.
+    """Run AdamW on a vector of n numbers, in place. For each number, read 16 bytes and write 12.
 
     share1 is 1 − β₁, computed on the host, because float32 is too coarse for the difference.
     """
@@ -95,8 +95,8 @@ def start_ranks() -> torch.device:
 def flatten(model: torch.nn.Module, parts: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Move all parameters into one vector, and their gradients into another, in equal parts.
 
-    Parameters and their `.grad` become views. Zeros fill the vectors up to `parts` equal parts of a
-    multiple of 16 elements: Triton then loads 16 bytes at once.
+    Parameters and their `.grad` become views. Zeros fill the vectors up to `parts` equal parts,
+    whose length is a multiple of 16 elements, so that Triton loads 16 bytes at once.
     """
     parameters = list(model.parameters())
     total = sum(p.numel() for p in parameters)

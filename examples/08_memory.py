@@ -29,21 +29,21 @@ from parlab.data import text
 
 
 def start_ranks() -> torch.device:
-    """Join the process group that torchrun prepared; this rank's device."""
+    """Join the process group that torchrun prepared. Return this rank's device."""
     # NCCL needs a GPU for each rank of this node.
     if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(device)  # before NCCL looks
+        torch.cuda.set_device(device)  # before NCCL starts
         dist.init_process_group("nccl", device_id=device)
     else:
         device = torch.device("cpu")
-        torch.set_num_threads(1)  # or the ranks fight over the cores
+        torch.set_num_threads(1)  # otherwise, the ranks would compete for cores
         dist.init_process_group("gloo")
     return device
 
 
 class LossModel(nn.Module):
-    """A GPT that returns the mean loss, so that no caller ever holds the logits."""
+    """A GPT that returns the mean loss, so that no caller ever stores the logits."""
 
     def __init__(self, recompute: bool, chunk: int) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class LossModel(nn.Module):
 
 
 def make_optimizer(name: str, shard: bool, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """The optimizer `name`; with `shard`, each rank has the states of some parameters only."""
+    """Return the optimizer `name`. With `shard`, each rank has only some parameters' states."""
     if name == "adam8bit":
         import bitsandbytes as bnb
 
@@ -115,14 +115,14 @@ def main() -> None:
         with memory.Peak(device) as peak:
             for i, micro in enumerate(micro_batches):
                 last = i == len(micro_batches) - 1
-                # DDP reduces the sum of all micro-batches with the last one.
+                # DDP all-reduces the gradients of all micro-batches in the last one.
                 with contextlib.nullcontext() if last else parallel.no_sync():
                     loss = parallel(micro[:, :-1], micro[:, 1:]) / len(micro_batches)
                     loss.backward()
                 mean += loss.detach()
         optimizer.step()
         if step % 10 == 9:
-            dist.all_reduce(mean)  # of all ranks, or each prints its own shard's loss
+            dist.all_reduce(mean)  # otherwise, rank 0 would print only its own loss
             if rank == 0:
                 print(f"step {step + 1}: loss {mean.item() / world_size:.3f}")
 

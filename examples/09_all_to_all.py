@@ -62,7 +62,7 @@ class Shift(torch.autograd.Function):
         ctx.step = step
         rank, size = dist.get_rank(), dist.get_world_size()
         x, received = x.contiguous(), torch.empty_like(x, memory_format=torch.contiguous_format)
-        # As one batch: with NCCL, a send alone would wait for its receiver.
+        # In one batch, because with NCCL, a send alone would wait for its receiver.
         operations = [
             dist.P2POp(dist.isend, x, (rank + step) % size),
             dist.P2POp(dist.irecv, received, (rank - step) % size),
@@ -99,7 +99,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, so_far: Partial, causal: bool = Fals
 
 
 class RingAttention(models.Attention):
-    """The model's attention, if each rank has the tokens of `zigzag`."""
+    """The model's attention for ranks that each have the tokens of `zigzag`."""
 
     def forward(self, x_BSH: Tensor) -> Tensor:
         rank, size = dist.get_rank(), dist.get_world_size()
@@ -123,7 +123,7 @@ class RingAttention(models.Attention):
 
 
 class Experts(nn.Module):
-    """An MLP whose experts are spread over the ranks. Each token visits its `choices` best."""
+    """An MLP whose experts are spread over the ranks. Each token visits the `choices` best ones."""
 
     def __init__(self, hidden: int, experts: int, choices: int) -> None:
         super().__init__()
@@ -169,7 +169,7 @@ def balance_loss(probabilities_TE: Tensor, counts_E: Tensor) -> tuple[Tensor, Te
 
 
 class SplitGPT(models.GPT):
-    """A GPT of which each rank computes its own positions, with experts instead of MLPs."""
+    """A GPT with experts instead of MLPs, in which each rank computes its own positions."""
 
     def __init__(self, config: models.GPTConfig, experts: int, choices: int) -> None:
         super().__init__(config)
@@ -185,9 +185,9 @@ class SplitGPT(models.GPT):
 
 
 def average(model: SplitGPT) -> None:
-    """Make the gradients those of the mean loss over all ranks.
+    """Turn the gradients into gradients of the mean loss over all ranks.
 
-    An expert's gradient already has the terms of all ranks, because tokens came from all of them.
+    An expert's gradient already has the terms of all ranks, because tokens came from all ranks.
     """
     own = {id(parameter) for block in model.blocks for parameter in block.mlp.own.parameters()}
     for parameter in model.parameters():

@@ -78,7 +78,7 @@ def parallel_stage(layers: list[nn.Module], mesh: DeviceMesh) -> nn.Sequential:
 def example(samples: int, config: models.GPTConfig, width: int, device: torch.device) -> Tensor:
     """Return an empty micro-batch of activations or scores, or of tokens if `width` is 0.
 
-    Activations require a gradient, or the stages would not send it back.
+    Activations require a gradient. Otherwise, the stages would not send it back.
     """
     if not width:
         return torch.empty(samples, config.sequence_length, dtype=torch.long, device=device)
@@ -129,7 +129,7 @@ def ends_of(mesh: DeviceMesh) -> dist.ProcessGroup | None:
 
 
 def clip(parameters: list[nn.Parameter], twice: nn.Parameter | None, mesh: DeviceMesh) -> None:
-    """Clip the gradient of the whole model to a norm of 1. Do not count `twice` on this stage."""
+    """Clip the gradient of the whole model to a norm of 1. Another stage counts `twice`."""
     meshes: dict[DeviceMesh, list[Tensor]] = {}
     for p in parameters:
         if p is not twice:

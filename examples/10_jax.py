@@ -7,7 +7,7 @@ same program, and the compiler inserts the collectives. torchrun only starts the
     srun python examples/10_jax.py
 
 It uses the GPUs that JAX finds, and otherwise CPUs and Gloo. `--tensor-parallel N` splits each
-layer over N devices (default: all). The others have replicas, which split the batch. With
+layer over N devices (default: all). The other devices have replicas, which split the batch. With
 Gloo, each machine must be able to resolve its own name.
 """
 
@@ -27,7 +27,7 @@ from jax.sharding import PartitionSpec as P
 from parlab.data import text
 
 VOCABULARY, SEQUENCE, HIDDEN, HEADS, LAYERS = 256, 64, 64, 4, 2
-# How each parameter is split: no annotation is needed anywhere else.
+# How each parameter is split. No annotation is needed anywhere else.
 BLOCK = {
     "norm_1": P(),
     "wq": P(None, "tp"),  # (hidden, heads, head size)
@@ -48,11 +48,11 @@ def start_processes() -> None:
     """Connect the processes that torchrun or Slurm started."""
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     if "TORCHELASTIC_RUN_ID" not in os.environ:
-        jax.distributed.initialize()  # JAX finds out itself if Slurm started the processes
+        jax.distributed.initialize()  # JAX itself detects processes that Slurm started
         return
     from torch.distributed import TCPStore
 
-    # torchrun's own port is taken, so process 0 tells the others another one.
+    # torchrun's own port is in use, so process 0 sends another port to the others.
     host, rank, count = (os.environ[name] for name in ("MASTER_ADDR", "RANK", "WORLD_SIZE"))
     store = TCPStore(host, int(os.environ["MASTER_PORT"]))
     if rank == "0":
@@ -96,7 +96,7 @@ def normalized(x: jax.Array, scale: jax.Array) -> jax.Array:
 
 
 def loss_of(model: Parameters, windows: jax.Array) -> jax.Array:
-    """Return the mean loss of (batch, sequence + 1) tokens. It is a program for one device."""
+    """Return the mean loss of (batch, sequence + 1) tokens, written as for one device."""
     inputs, targets = windows[:, :-1], windows[:, 1:]
     x = model["tokens"][inputs] + model["positions"]
     for block in model["blocks"]:
@@ -125,7 +125,7 @@ def adam_step(
 
 
 def place(array: np.ndarray, sharding: NamedSharding) -> jax.Array:
-    """Put on each device its part of an array that all processes have."""
+    """Put each device's part of an array, which all processes have, on that device."""
     return jax.make_array_from_callback(array.shape, sharding, lambda part: array[part])
 
 

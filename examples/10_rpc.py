@@ -1,4 +1,4 @@
-"""Remote procedure calls: a small GPT whose embedding lives in other processes.
+"""Remote procedure calls: a small GPT whose embedding is divided among several processes.
 
 Needs torch, and the course for its model and data.
 
@@ -8,8 +8,8 @@ Needs torch, and the course for its model and data.
 
 Only process 0 runs the training loop. The rows of the embedding are divided among all processes, as
 in a parameter server. Process 0 has a remote reference to each part, and calls its methods.
-Distributed autograd follows the calls back and leaves the gradients where the parameters are, and
-the distributed optimizer updates them there. Everything runs on CPUs.
+Distributed autograd follows the calls back and stores the gradients where the parameters are. The
+distributed optimizer updates the parameters there. Everything runs on CPUs.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from torch.distributed.optim import DistributedOptimizer
 from parlab import models
 from parlab.data import text
 
-# It compiles torch's own optimizers with TorchScript, which is deprecated, and warns of that.
+# This module compiles torch's own optimizers with TorchScript, and warns that it is deprecated.
 logging.getLogger("torch.distributed.optim.optimizer").setLevel(logging.ERROR)
 
 
@@ -36,13 +36,13 @@ class Adam(torch.optim.Adam):
 
 
 class Rows(nn.Module):
-    """Each N-th row of an embedding, in the process that created it."""
+    """Every N-th row of an embedding, in the process that created it."""
 
     def __init__(self, rows: int, hidden: int, number: int, processes: int) -> None:
         super().__init__()
         self.number, self.processes = number, processes
         table = torch.randn(rows, hidden, generator=torch.Generator().manual_seed(0))
-        self.weight = nn.Parameter(0.02 * table[number::processes])  # all draw the same table
+        self.weight = nn.Parameter(0.02 * table[number::processes])  # the same table everywhere
 
     def forward(self, tokens_BS: Tensor) -> Tensor:
         """Return the embeddings of the tokens whose rows are here, and zeros for others."""
@@ -78,7 +78,7 @@ class RemoteEmbedding(nn.Module):
 
 
 def start_process() -> None:
-    """Join the processes that torchrun started, under a name."""
+    """Join the processes that torchrun started, under the name `process_RANK`."""
     rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if os.environ["LOCAL_WORLD_SIZE"] == os.environ["WORLD_SIZE"]:
         for name in ("TP_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
