@@ -39,7 +39,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def pages(book: Path) -> list[str]:
     """Return every page of a built book, as its path from the book's folder.
 
-    The pages of the playground are not among them: they start ranks, and have tests of their own.
+    The pages of the playground are left out, because they start ranks and have their own tests.
     """
     found = (page.relative_to(book).as_posix() for page in book.rglob("*.html"))
     return sorted(page for page in found if not page.startswith(("_static/", "play/")))

@@ -28,7 +28,7 @@ class Notebook:
     """One kernel. End it with `shutdown`, or without a clean-up with `kill`."""
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
-        # Sockets in a folder, because another kernel may take a free port at the same time.
+        # Use sockets in a folder, because another kernel may take a free port at the same time.
         self._folder = tempfile.TemporaryDirectory()
         self.manager = KernelManager(
             kernel_name="python3",
@@ -54,7 +54,7 @@ class Notebook:
         return self.wait(self.send(code), timeout)
 
     def next_text(self, msg_id: str, timeout: float = 60) -> str:
-        """Return what the running cell prints next."""
+        """Return the next text that the running cell prints."""
         while True:
             message = self.client.get_iopub_msg(timeout=timeout)
             of_cell = message["parent_header"].get("msg_id") == msg_id

@@ -1,8 +1,8 @@
-"""Programs of messages from a seed, which the playground's hub and MPI must run alike.
+"""Random programs of messages, for which the playground's hub and MPI must have the same result.
 
 A program is a list of actions for each rank, as `hub_rank.mjs` describes them. Sends are never
-buffered, and no receive is from any rank or has any tag, so that each program has only one result:
-what each rank receives, and in which action it is stuck, if it is.
+buffered, and each receive names its source and its tag, so that each program has only one result:
+what each rank receives, and the action in which it is stuck, if it is stuck.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ ROUNDS_WITHOUT_PROGRESS = 30
 
 
 def program(seed: int, size: int) -> Program:
-    """Return a program: messages in an order that works, of which some are then disturbed."""
+    """Return a program: messages in an order that works, but with some random changes."""
     random = Random(seed)
     actions: Program = [[] for _ in range(size)]
     for value in range(random.randrange(2, 12)):
@@ -60,9 +60,9 @@ def _begin_some(own: list[Action], random: Random) -> None:
 
 
 def results_on_mpi(world: Any, programs: list[Program]) -> list[dict[str, Any]]:
-    """Run all programs at the same time, and return this rank's results.
+    """Run all programs at the same time. Return this rank's results.
 
-    Ranks test their requests in rounds. They are stuck after many rounds in which no rank got on.
+    Ranks test their requests in rounds. They are stuck after many rounds without any progress.
     """
     comms = [world.comm.Dup() for _ in programs]
     runs = [_Run(comm, one[world.rank]) for comm, one in zip(comms, programs, strict=True)]
@@ -83,7 +83,7 @@ class _Run:
         self.steps = self._steps()
 
     def advance(self) -> int:
-        """Return how many actions have ended."""
+        """Advance the program. Return how many actions have ended."""
         before = self.at
         next(self.steps, None)
         return self.at - before

@@ -6,7 +6,7 @@ import pytest
 
 
 def cases(names: Iterable[str], always: Collection[str]) -> list:
-    """Return a parameter for each name. Only `make test-all` runs those that `always` lacks."""
+    """Return a parameter for each name. Only `make test-all` runs names that `always` lacks."""
     names = list(names)
     unknown = set(always) - set(names)
     assert not unknown, f"no case has the name {sorted(unknown)}"

@@ -1,4 +1,4 @@
-"""Runs tests on ranks. MPI must not start in pytest's own process: import it inside functions.
+"""Runs tests on ranks. Import MPI inside functions, because it must not start in pytest's process.
 
 Many cases share one set of ranks. A file of cases registers them:
 
@@ -14,8 +14,7 @@ and a test file runs them, in one test for each number of ranks, which names the
 
 A case runs on all ranks. It fails if any rank raises an exception. Cases must leave the ranks
 usable. If a test cannot do this, or needs new ranks, `on_ranks` starts a set of ranks that runs
-only one function of the test file. It returns the values of all ranks, which must be values of
-JSON:
+only one function of the test file. It returns the values of all ranks, which must be JSON values:
 
     def half(world: World, of: int) -> float:
         return world.rank / of
@@ -52,7 +51,7 @@ from parlab.network.labels import rank_environment
 from parlab.runtime.paths import ROOT
 from tests.support.timing import record_cases
 
-# No case takes this long: ranks that wait for each other longer are stuck.
+# No case takes this long, so ranks that run longer are stuck.
 CASE_SECONDS = 90.0
 RUN_SECONDS = 580.0
 
@@ -125,7 +124,7 @@ def cases_test(
     Args:
         nightly: numbers of ranks that `make test` leaves out and `make test-all` runs.
         network: an emulated network for `world.group`.
-        gpus: how many rehearsed GPUs the ranks have (`tests.rehearsal`).
+        gpus: the number of rehearsed GPUs that the ranks have (`tests.rehearsal`).
     """
     sizes = [pytest.param(n, id=f"{n}_ranks") for n in world_sizes]
     sizes += [pytest.param(n, id=f"{n}_ranks", marks=pytest.mark.nightly) for n in nightly]
@@ -162,7 +161,7 @@ def _cases(modules: tuple[str, ...]) -> dict[str, Callable[[World], None]]:
 
 @dataclass
 class Outcome:
-    """How a case ended: `problem` is None if it passed."""
+    """The outcome of a case; `problem` is None if it passed."""
 
     case: str
     problem: str | None
@@ -172,7 +171,7 @@ class Outcome:
 def _run(
     modules: tuple[str, ...], world_size: int, environment: dict[str, str]
 ) -> dict[str, Outcome]:
-    """Run the cases on one set of ranks, and return the outcome of each one that ended."""
+    """Run the cases on one set of ranks. Return the outcomes of the cases that ended, by case."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.jsonl"
         arguments = ("cases", str(report), *modules)
@@ -194,8 +193,8 @@ def on_ranks(
 
     Args:
         function: a function at a module's top level.
-        arguments: values of JSON. The function must return one, too.
-        seconds: the time limit, after which the ranks print where they are, and end.
+        arguments: JSON values. The function must also return a JSON value.
+        seconds: the time limit, after which the ranks print their stacks, and end.
 
     The test fails with all output if a rank fails or does not end in time.
     """
@@ -239,7 +238,7 @@ def _run_cases(report: str, *modules: str) -> None:
             if file is not None:
                 outcome = [name, "\n".join(failed) or None, time.perf_counter() - began]
                 print(json.dumps(outcome), file=file, flush=True)
-    faulthandler.dump_traceback_later(CASE_SECONDS, exit=True)  # also if Python's end hangs
+    faulthandler.dump_traceback_later(CASE_SECONDS, exit=True)  # also if Python hangs at its end
 
 
 def _problem(case: Callable[[World], None], world: World) -> str | None:

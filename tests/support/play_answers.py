@@ -8,7 +8,7 @@ from parlab_staff.answers.collected import FOLDER, answers_to
 from parlab_staff.course.references import lab_of
 from parlab_staff.play import pages
 
-# What the files of answers import, where the references are already defined.
+# A replacement for what the files of answers import. The references are already defined there.
 ANSWERS = """
 import os, sys, types
 os.environ["PARLAB_CHECK_SEED"] = "1"
@@ -33,7 +33,7 @@ sys.modules["parlab_staff.answers"].Answers = Answers
 
 @dataclass(frozen=True)
 class Program:
-    """An answer, as `Ranks.run` in a page takes it."""
+    """An answer, in the form that `Ranks.run` takes in a page."""
 
     answer: Answer
     setup: str

@@ -2,10 +2,10 @@
 
     python -m tests.support.second_run ARGUMENT…
 
-Tests start ranks, browsers, and sandboxes, and two processes run tests at the same time. A test
-that fails next to others and passes alone has a fault of its own, which must be repaired. It does
-not show that the tested change is wrong. So it is listed as unstable, and the run passes, as with
-CPython's `regrtest --rerun`. `make test-all` does without this, and reports each failure.
+Tests start ranks, browsers, and sandboxes, and several processes run tests at the same time. A test
+that fails with other tests and passes alone has its own fault, which must be fixed. It does not
+show that the tested change is wrong. So it is listed as unstable, and the run passes, as with
+CPython's `regrtest --rerun`. `make test-all` does not do this, and reports each failure.
 """
 
 import subprocess
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-MOST_UNSTABLE = 3  # more failures than these are no accident
+MOST_UNSTABLE = 3  # more failures than this are not accidents
 
 
 @dataclass(eq=False)  # pluggy keeps plugins in sets

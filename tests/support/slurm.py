@@ -17,7 +17,7 @@ import psutil
 from parlab.setup.doctor.programs import find_daemon
 from tests.conftest import wait_until
 
-# The nodes share their cores, and MPI does not know this, so waiting ranks must let others run.
+# The nodes share their cores, and MPI does not know that, so waiting ranks must let others run.
 SHARED_CORES = {
     "OMPI_MCA_mpi_yield_when_idle": "1",
     "PRTE_MCA_hwloc_default_binding_policy": "none",
@@ -54,7 +54,7 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 NODE = (
     "NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs={cores} Gres=gpu:2"
 )
-# GPUs that Slurm allocates, but that no test computes on.
+# GPUs that Slurm allocates. No test computes on them.
 GPUS = "NodeName={name} Name=gpu Count=2 File={folder}/gpu[0-1]\n"
 
 
@@ -66,7 +66,7 @@ class Slurm:
     environment: dict[str, str]
 
     def run(self, *command: str) -> str:
-        """Return what a Slurm command prints."""
+        """Run a Slurm command. Return its output."""
         ran = subprocess.run(
             command,
             env=os.environ | self.environment,
@@ -88,15 +88,15 @@ class Slurm:
         return found
 
     def files(self) -> list[str]:
-        """Return temporary files that are left.
+        """Return the names of leftover temporary files.
 
-        MPI's files on a node do not count: in a canceled job, it cannot always remove them.
+        MPI's files on a node do not count, because MPI cannot always remove them in a canceled job.
         """
         names = [path.name for path in (self.folder / "temporary").iterdir()]
         return [name for name in names if not name.startswith("prted.")]
 
     def jobs(self) -> list[str]:
-        """Return the numbers of all jobs that wait, run, or end."""
+        """Return the numbers of all jobs that are waiting, running, or ending."""
         return self.run("squeue", "--noheader", "--format=%i").split()
 
     def idle_nodes(self) -> int:

@@ -1,4 +1,4 @@
-"""What is wrong with the tags of a PDF, which screen readers use."""
+"""Finds faults in the tags of a PDF, which screen readers use."""
 
 import re
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from pypdf.generic import ArrayObject, DictionaryObject
 
 
 def faults(pdf: Path) -> list[str]:
-    """Return what PDF/UA-1 (ISO 14289-1) forbids, and figures whose descriptions say nothing."""
+    """Return violations of PDF/UA-1 (ISO 14289-1), and figures without a useful description."""
     report = page.validate_pdf(pdf, profile="ua1")
     found = [f"{failure.rule_id}: {failure.message}" for failure in report.failures]
     tags = elements(PdfReader(pdf).root_object["/StructTreeRoot"])
@@ -23,7 +23,7 @@ def faults(pdf: Path) -> list[str]:
 
 
 def elements(element: DictionaryObject) -> Iterator[DictionaryObject]:
-    """Yield the structure elements below one, in the order of reading."""
+    """Yield the structure elements below `element`, in reading order."""
     kids = element.get("/K", ArrayObject()).get_object()
     for kid in kids if isinstance(kids, ArrayObject) else [kids]:
         kid = kid.get_object()

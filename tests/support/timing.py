@@ -1,8 +1,8 @@
 """Prints the slowest groups of tests and the slowest cases at the end of a run.
 
 A test that runs many cases reports each with `record_cases`, so that slow cases are visible.
-CPU time covers pytest's process and the ended processes that it started. Unlike seconds, it hardly
-depends on the machine's other work.
+CPU time includes pytest's process and the ended processes that it started. Unlike elapsed seconds,
+it hardly depends on the machine's other work.
 """
 
 import resource
@@ -27,7 +27,7 @@ def record_cases(record_property: Record, seconds: Mapping[str, float]) -> None:
 
 
 def record_for_others(record_property: Record, seconds: float) -> None:
-    """Report how long this test worked for others. Negative: how long others worked for it."""
+    """Report how long this test worked for other tests; negative if they worked for this one."""
     record_property(FOR_OTHERS, round(seconds, 3))
 
 

@@ -1,6 +1,6 @@
-"""Skips tests that need what this machine does not have, and lists them at the end.
+"""Skips tests that need something that this machine does not have, and lists them at the end.
 
-With CI=true, nothing may be skipped: a skipped test fails.
+With CI=true, a skipped test fails.
 """
 
 import os
@@ -43,7 +43,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Print which tests were skipped, as the last lines of a run."""
+    """Print the number of skipped tests by reason, as the last lines of a run."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     left_out = Counter(map(_reason, reporter.stats.get("skipped", []))) if reporter else {}
     if left_out:
