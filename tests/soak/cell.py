@@ -1,4 +1,4 @@
-"""A cell of the soak with its expected result, and what all kinds of cells share."""
+"""A cell of the soak with its expected result, and the helpers of all kinds of cells."""
 
 import re
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from tests.soak.programs import RANKS
 
 # Modules that cells write.
 OWN_FILES = re.compile(r"mine_|__pycache__")
-FOREVER = 600  # seconds: a deadline that only a cell that hangs can reach
+FOREVER = 600  # seconds; only a cell that hangs reaches this deadline
 IMPORTS = (
     "%%px\nimport os, time\nfrom mpi4py import MPI\nfrom parlab.rank import comm, rank, world_size"
 )
@@ -22,13 +22,14 @@ class Cell:
 
     Attributes:
         code: the text of the cell.
-        ends_within: seconds after which it must have ended, before any allowance.
+        ends_within: seconds within which it must end, before any allowance is added.
         keeps: True if the variables of the ranks must be kept, unless a rank died. False if they
             may be lost, and the notebook must say so. None if the cell asks for new ranks.
-        before: cells that run before it, without a limit, and `after`, after it.
+        before: cells that run before it, without a time limit.
+        after: cells that run after it, without a time limit.
         presses: seconds after which the stop button is pressed.
         shows: text that it must show.
-        busy: True if other processes use all cores meanwhile.
+        busy: True if other processes use all cores while it runs.
         kind: its kind.
     """
 
@@ -44,11 +45,11 @@ class Cell:
 
 
 Make = Callable[[Random], Cell]
-KINDS: dict[str, tuple[float, Make]] = {}  # by name: how often, and the function that makes a cell
+KINDS: dict[str, tuple[float, Make]] = {}  # by name: the weight, and the function that makes a cell
 
 
 def kind(weight: float) -> Callable[[Make], Make]:
-    """Register a function as a kind of cells that is drawn in proportion to `weight`."""
+    """Register a function as a kind of cell that is drawn in proportion to `weight`."""
 
     def register(make: Make) -> Make:
         KINDS[make.__name__] = (weight, make)

@@ -130,7 +130,7 @@ def abort(random: Random) -> Cell:
 
 @kind(4)
 def stopped_rank(random: Random) -> Cell:
-    """A signal stops a rank in the cell, or before it."""
+    """Return a cell in which, or before which, a signal stops a rank."""
     stop = "import signal\nos.kill(os.getpid(), signal.SIGSTOP)"
     others = random.choice(["comm.Barrier()", "while True: pass", "pass", "1 / 0"])
     if random.random() < 0.5:
@@ -184,7 +184,7 @@ WAITS = ["while True: pass", "comm.recv(source=rank)", "time.sleep(1000)", "comm
 
 @kind(7)
 def interrupted(random: Random) -> Cell:
-    """The user presses the stop button, once or twice, perhaps after the cell's end."""
+    """Return a cell for which the stop button is pressed once or twice, perhaps after its end."""
     first = round(random.uniform(0.0, 2.0), 2)
     presses = [first] + [round(first + random.uniform(0, 1.5), 2)] * random.randrange(2)
     in_c = random.random() < 0.15
@@ -243,7 +243,7 @@ def no_default_group(random: Random) -> Cell:
 
 @kind(3)
 def in_background(random: Random) -> Cell:
-    """A cell with `--noblock` runs, and another one follows."""
+    """Return a cell that follows a running cell with `--noblock`."""
     first = random.choice(["time.sleep(0.5)", "1 / 0", "print(1)", "while True: pass"])
     targets = random.choice(["0", "1,2", "0:4"])
     before = [f"%%px --noblock --targets {targets}\n{first}"]
@@ -261,7 +261,10 @@ def some_ranks(random: Random) -> Cell:
 
 @kind(1)
 def function_sent(random: Random) -> Cell:
-    """A function was sent to a rank. It can be interrupted if the notebook defines it."""
+    """Return a cell after a function was sent to a rank.
+
+    The function can be interrupted if the notebook defines it.
+    """
     rank = random.randrange(RANKS)
     seconds = random.choice([0.01, 0.7, 1000])
     function = random.choice(["lambda seconds: time.sleep(seconds)", "time.sleep"])

@@ -1,4 +1,4 @@
-"""Random programs for ranks: each rank's program differs a little from that of the others.
+"""Random programs for ranks. Each rank's program may differ a little from the others.
 
 Some programs end, some leave messages, some raise errors, and most deadlock.
 """

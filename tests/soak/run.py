@@ -21,7 +21,7 @@ from tests.soak.cells import random_cell
 from tests.soak.watch import MARK, Watch
 from tests.support.kernel import Notebook, Ran
 
-SLACK_SECONDS = 2.0  # after its deadline, a cell has this long to end
+SLACK_SECONDS = 2.0  # a cell must end within this time after its deadline
 CHECK_SECONDS = 120.0  # between two searches for what cells have left behind
 SETTLE_SECONDS = 60.0  # for processes that have been replaced to end
 KNOWN_ERRORS = {
@@ -49,7 +49,7 @@ class Violation:
     ran: Ran | None = None
 
     def text(self, seed: int) -> str:
-        """Return the cell, what it showed, and how to repeat it."""
+        """Return the violation, how to repeat it, the cell, and what the cell showed."""
         lines = [
             f"VIOLATION {self.what}",
             f"  repeat: python -m tests.soak 1 --seed {seed} --first {self.number}",
@@ -65,17 +65,17 @@ class Violation:
 
 
 class Soak:
-    """One run with a seed, in a notebook with four ranks."""
+    """One run of cells from a seed, in a notebook with four ranks."""
 
     def __init__(self, seed: int, first: int = 0) -> None:
         self.seed = seed
         self.number = first
         self.counts: Counter[tuple[str, str]] = Counter()  # cells by kind and error
-        self.lost: Counter[str] = Counter()  # cells that cost the variables, by kind
+        self.lost: Counter[str] = Counter()  # cells after which the variables were lost, by kind
         self.late: list[float] = []  # seconds of cells that ended more than `SLACK_SECONDS` late
         self.violations: list[Violation] = []
         self._folder = tempfile.TemporaryDirectory(prefix="soak-")
-        self._idle_seconds = 0.0  # that an empty cell took last
+        self._idle_seconds = 0.0  # the time of the last probe cell
         self._start()
 
     def _start(self) -> None:
@@ -109,7 +109,7 @@ class Soak:
         self._end(cell)
 
     def step(self, cell: Cell) -> None:
-        """Run a cell, and check it, the next cell, and the variables."""
+        """Run a cell. Check it, the next cell, and the variables."""
         for code in cell.before:
             if (ran := self.notebook.run(code, FOREVER)).status != "ok":
                 self._report(cell, f"this failed before it: {code}", ran)
@@ -133,7 +133,7 @@ class Soak:
         self.watch.sample(cell.kind)
 
     def _ran(self, cell: Cell) -> Ran:
-        """Run the cell, and press the stop button when it says so."""
+        """Run the cell, and press the stop button at the times in `cell.presses`."""
         presses = [
             threading.Timer(seconds, os.killpg, (self.notebook.pid, signal.SIGINT))
             for seconds in cell.presses
@@ -148,14 +148,14 @@ class Soak:
         return ran
 
     def _limit(self, cell: Cell) -> float:
-        """Return the seconds after which the cell must have ended on this machine now."""
+        """Return the seconds within which the cell must end, at the machine's present load."""
         processes = os.getloadavg()[0] + (2 * (os.cpu_count() or 1) if cell.busy else 0)
         share = max(1.0, processes / (os.cpu_count() or 1))
         patience = PATIENCE_SECONDS if share > 1 else 0
         return cell.ends_within + patience + SLACK_SECONDS * share + 20 * self._idle_seconds
 
     def _probe(self, cell: Cell, ran: Ran) -> None:
-        """Check that the next cell works, and that variables are kept, or why they are not."""
+        """Check that the next cell works, and that variables are kept or their loss is reported."""
         start = time.monotonic()
         probe = self.notebook.run(PROBE.format(self.number + 1), FOREVER)
         self._idle_seconds = time.monotonic() - start
@@ -178,7 +178,7 @@ class Soak:
         self._held = self.number + 1
 
     def check_leftovers(self, cell: Cell) -> None:
-        """Report what has been left behind, once processes that were replaced have ended."""
+        """Report leftovers, after waiting for the end of processes that were replaced."""
         deadline = time.monotonic() + SETTLE_SECONDS
         while time.monotonic() < deadline and self._extra():
             time.sleep(0.5)
@@ -193,7 +193,7 @@ class Soak:
         )
 
     def _extra(self) -> str:
-        """Return what there is now and was not there at the start."""
+        """Return the processes, files, and shared memory that did not exist at the start."""
         extra = (self.watch.count() - self._processes) + (self.watch.files() - self._files)
         segments = sorted(map(str, self.watch.abandoned_segments()))
         return ", ".join([*(f"{number} × {name}" for name, number in extra.items()), *segments])
@@ -220,7 +220,7 @@ class Soak:
         print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
 
     def summary(self) -> str:
-        """Return the number of cells of each kind, by how they ended."""
+        """Return the number of cells of each kind, by their errors."""
         kinds = sorted({kind for kind, _ in self.counts})
         rows = []
         for kind in kinds:

@@ -24,23 +24,23 @@ ROLES = {
     "cleanup": "parlab/cluster/cleanup.py",
     "kernel": "ipykernel_launcher",
 }
-WARM_UP = 3  # cells of a kind in which a process may load what they need
-# How much a process may gain with each cell. Python's history and caches of a notebook grow a
-# little with each cell.
+WARM_UP = 3  # the first cells of a kind, in which a process may load what they need
+# The most that a process may gain with each cell. A notebook's history and caches grow a little
+# with each cell.
 LIMITS = {"KiB of memory": 60.0, "threads": 0.02, "open files": 0.02}
-# Ranks load more later: Gloo opens a connection when two ranks first send to each other.
+# Ranks gain more, because Gloo opens a connection when two ranks first send to each other.
 LIMITS_OF_RANKS = {"KiB of memory": 200.0, "threads": 0.2, "open files": 0.5}
 
 
 class Sample(NamedTuple):
-    """What one process has after a cell of this kind."""
+    """The resources of one process after a cell of this kind."""
 
     kind: str
     values: dict[str, float]
 
 
 class Gain(NamedTuple):
-    """What the processes of a role gained with each cell, by the kind of the cell."""
+    """The gains of the processes of a role with each cell, by the kind of the cell."""
 
     role: str
     quantity: str
@@ -86,7 +86,7 @@ class Watch:
         self._samples: dict[str, dict[psutil.Process, list[Sample]]] = defaultdict(dict)
 
     def processes(self) -> dict[psutil.Process, str]:
-        """Return the run's processes, with their roles."""
+        """Return the roles of the run's processes, by process."""
         found = {}
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
@@ -104,11 +104,11 @@ class Watch:
         return next((role for role, part in ROLES.items() if part in command), f"other: {command}")
 
     def count(self) -> Counter[str]:
-        """Return how many processes of each role the run has."""
+        """Return the number of processes of each role."""
         return Counter(self.processes().values())
 
     def sample(self, kind: str) -> None:
-        """Record what the kernel, the controller, and the ranks have after a cell of this kind."""
+        """Record the resources of kernel, controller, and ranks after a cell of this kind."""
         for process, role in self.processes().items():
             with contextlib.suppress(psutil.Error):
                 if role in ("kernel", "controller", "rank"):
@@ -123,7 +123,7 @@ class Watch:
                     self.segments |= _mapped(process)
 
     def now(self) -> str:
-        """Return what the processes of each role have, as means over the living processes."""
+        """Return the resources of each role, as means over its running processes."""
         texts = []
         for role, by_process in self._samples.items():
             last = [samples[-1].values for one, samples in by_process.items() if one.is_running()]
@@ -134,12 +134,12 @@ class Watch:
         return "; ".join(texts)
 
     def files(self) -> Counter[str]:
-        """Return the temporary files and folders, by name without its random part."""
+        """Count the temporary files and folders by name, without the random parts of names."""
         names = (path.name for path in self.folder.iterdir() if not OWN_FILES.match(path.name))
         return Counter(re.sub(r"(?<=parlab-)\w+|(?<=tmp)\w+|\d+", "…", name) for name in names)
 
     def abandoned_segments(self) -> set[Path]:
-        """Return the shared memory that exists although no process of the run uses it."""
+        """Return shared memory that still exists although no process of the run uses it."""
         used = set()
         for process in self.processes():
             with contextlib.suppress(psutil.Error, OSError):
@@ -147,7 +147,7 @@ class Watch:
         return {path for path in self.segments - used if path.exists()}
 
     def gains(self) -> Iterator[Gain]:
-        """Yield what processes of each role gain with each cell.
+        """Yield the gains of the processes of each role with each cell.
 
         The first cells of a kind in a process do not count, because they load what they need.
         """
