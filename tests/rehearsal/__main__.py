@@ -1,6 +1,6 @@
 """Runs a command with rehearsed GPUs: `python -m tests.rehearsal 4 COMMAND …`.
 
-Variables such as `REHEARSAL_PROTECT=0` that are set already stay as they are.
+Variables such as `REHEARSAL_PROTECT=0` that are already set are not changed.
 """
 
 import os

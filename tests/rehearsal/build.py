@@ -25,12 +25,12 @@ def needed() -> None:
 
 
 def preloaded() -> Path:
-    """Return the library to load before torch, which gives torch an accelerator."""
+    """Return the library to load before torch. It adds an accelerator to torch."""
     return _built("preloaded", [])
 
 
 def device() -> Path:
-    """Return the library with the device itself, for this torch."""
+    """Return the library with the device itself, for this version of torch."""
     root = Path(torch.__file__).parent
     includes = [f"-I{root}/include", f"-I{root}/include/torch/csrc/api/include"]
     libraries = [f"-L{root}/lib", f"-Wl,-rpath,{root}/lib", "-ltorch_cpu", "-lc10", "-ltorch"]
@@ -47,5 +47,5 @@ def _built(name: str, options: list[str]) -> Path:
     part = made.with_suffix(f".{os.getpid()}")
     command = ["g++", "-std=c++20", "-O1", "-fPIC", "-shared", str(SOURCES / f"{name}.cpp")]
     subprocess.run([*command, "-o", str(part), *options], check=True)
-    part.replace(made)  # another process may have made the same one
+    part.replace(made)  # another process may have made the same file
     return made

@@ -1,4 +1,4 @@
-"""The variables with which a process has the rehearsal's GPUs. Needs g++ at the first use."""
+"""The variables that give a process the rehearsal's GPUs. The first use needs g++."""
 
 import os
 from pathlib import Path
@@ -9,13 +9,13 @@ FOLDER = Path(__file__).parent
 
 
 def environment(gpus: int, *, nccl: bool = True, protect: bool = True) -> dict[str, str]:
-    """Return the variables to set for a process, and for those that it starts.
+    """Return the variables to set for a process and for the processes that it starts.
 
     Args:
-        gpus: how many GPUs this machine has.
-        nccl: whether torch.distributed has the stand-in for NCCL.
-        protect: whether the host's code gets a fault when it touches device memory. Not so for
-            Triton's interpreter, which reads addresses from tables.
+        gpus: the number of GPUs that this machine appears to have.
+        nccl: True if torch.distributed has the stand-in for NCCL.
+        protect: True if the host's code gets a fault when it touches device memory. Triton's
+            interpreter, which reads addresses from tables, needs False.
     """
     return {
         "REHEARSAL_GPUS": str(gpus),

@@ -1,4 +1,4 @@
-"""Deep copies and pickles of CUDA tensors. torch's own need its CUDA storages."""
+"""Deep copies and pickles of CUDA tensors, because torch's own versions need its CUDA storages."""
 
 import copy
 import functools
@@ -7,7 +7,7 @@ import torch as torch_module
 
 
 def change(torch, own):
-    """Replace what copies, pickles, and resizes CUDA tensors."""
+    """Replace the functions that copy, pickle, and resize CUDA tensors."""
     resize, reduce_ex = torch.UntypedStorage.resize_, torch.Tensor.__reduce_ex__
     deepcopy = torch.Tensor.__deepcopy__
 
@@ -47,7 +47,7 @@ def change(torch, own):
 
 
 def kind_of(tensor):
-    """Return the class that a copy has."""
+    """Return the class of a copy of this tensor."""
     parameter = torch_module.nn.Parameter
     return parameter if isinstance(tensor, parameter) else torch_module.Tensor
 

@@ -1,4 +1,4 @@
-"""Triton's kernels: they run in its interpreter, but parlab takes them for compiled ones."""
+"""Triton's kernels. They run in its interpreter, but parlab treats them as compiled kernels."""
 
 import importlib
 import os

@@ -1,6 +1,6 @@
-"""`parlab.kernels.launches` counts the launches of compiled kernels: here, of interpreted ones."""
+"""Makes `parlab.kernels.launches` count interpreted kernels instead of compiled ones."""
 
 
 def change(module):
-    """Count these."""
+    """Count the launches of interpreted kernels."""
     module.JITFunction = module.InterpretedFunction

@@ -1,7 +1,8 @@
 """A stand-in for NCCL, if `REHEARSAL_NCCL=1`.
 
-Gloo does its work, for CUDA tensors alone. It makes NCCL's demands: a GPU for each rank, and splits
-in which all ranks of the parent take part. torch's own Python code above it runs as on GPUs.
+Gloo does its work, but only for CUDA tensors. The stand-in has NCCL's requirements: a GPU for each
+rank, and splits in which all ranks of the parent take part. torch's own Python code above it runs
+as on GPUs.
 """
 
 import os
@@ -10,7 +11,7 @@ import time
 
 
 def change(module):
-    """Give torch.distributed NCCL."""
+    """Add the stand-in for NCCL to torch.distributed."""
     if os.environ.get("REHEARSAL_NCCL") != "1":
         return
     torch, dist = sys.modules["torch"], sys.modules["torch.distributed"]
@@ -24,7 +25,7 @@ def change(module):
 
 
 def in_a_batch(batch_isend_irecv, torch):
-    """Messages of one batch do not wait for each other."""
+    """Return a `batch_isend_irecv` whose messages do not wait for each other."""
 
     def call(operations):
         torch.ops.rehearsal.set_in_batch(True)
@@ -37,7 +38,7 @@ def in_a_batch(batch_isend_irecv, torch):
 
 
 class Options:
-    """What torch.distributed asks of NCCL's options."""
+    """The attributes of NCCL's options that torch.distributed uses."""
 
     def __init__(self, is_high_priority_stream=False):
         self.is_high_priority_stream = is_high_priority_stream
@@ -46,7 +47,7 @@ class Options:
 
 
 def meet(store, key, size, call):
-    """Wait as a call of NCCL's does in which all `size` ranks take part."""
+    """Wait for all `size` ranks, like a call of NCCL in which all of them take part."""
     store.add(key, 1)
     deadline = time.monotonic() + float(os.environ.get("REHEARSAL_DEADLOCK_SECONDS", "20"))
     while store.add(key, 0) < size:
@@ -58,8 +59,8 @@ def meet(store, key, size, call):
 
 
 def process_group_class(module):
-    """Return `ProcessGroupNCCL`, a kind of Gloo's."""
-    alive = []  # or C++ would return a plain ProcessGroupGloo
+    """Return the class `ProcessGroupNCCL`, which is derived from Gloo's."""
+    alive = []  # keeps groups, because otherwise C++ would return a plain ProcessGroupGloo
 
     class ProcessGroupNCCL(module.ProcessGroupGloo):
         supports_splitting = True

@@ -1,7 +1,7 @@
 """`torch.cuda.Stream` and `torch.cuda.Event`.
 
-Operations are carried out when they are called, but the host has to wait before it may use results,
-and one stream has to wait for another (device/streams.h). An event's time is when it was recorded.
+Operations run when they are called, but the host must wait before it may use results, and one
+stream must wait for another (device/streams.h). The time of an event is the time of its `record`.
 """
 
 import contextlib
@@ -11,12 +11,12 @@ import torch
 
 
 def native(stream):
-    """Return the stream as torch's C++ sees it."""
+    """Return the stream as torch's C++ code represents it."""
     return torch.Stream(stream_id=stream.stream_id, device_index=stream.device_index, device_type=1)
 
 
 class Stream:
-    """A stream; a new one unless `stream_id` is given."""
+    """A stream. It is new unless `stream_id` is given."""
 
     device_type = 1
 
@@ -64,7 +64,7 @@ class Stream:
 
 
 class Event:
-    """An event; without `enable_timing`, it has no time."""
+    """An event. Without `enable_timing`, it has no time."""
 
     def __init__(self, enable_timing=False, **_):
         self._timed, self._at, self._event = enable_timing, None, None
@@ -76,7 +76,7 @@ class Event:
         self._at = time.perf_counter()
 
     def elapsed_time(self, other):
-        """Return milliseconds. Raises RuntimeError, as CUDA does, before the host has waited."""
+        """Return milliseconds. Raises RuntimeError, as CUDA does, if the host has not waited."""
         for event in (self, other):
             if not event._timed or event._event is None:
                 raise RuntimeError("CUDA error: invalid resource handle")
@@ -103,7 +103,7 @@ def current_stream(device):
 
 @contextlib.contextmanager
 def on_stream(stream):
-    """Make `stream` the current one, and its device."""
+    """Make `stream` the current stream, and its device the current device."""
     own = torch.ops.rehearsal
     device, before = own.device(), own.stream(stream.device_index)
     own.set_device(stream.device_index)

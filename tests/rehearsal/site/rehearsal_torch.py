@@ -24,7 +24,7 @@ H200 = {
 
 
 def change(torch):
-    """Give torch CUDA devices."""
+    """Add the rehearsal's CUDA devices to torch."""
     torch.ops.load_library(os.environ["REHEARSAL_DEVICE"])
     own = torch.ops.rehearsal
     visible = os.environ["REHEARSAL_VISIBLE"].split(",")
@@ -32,7 +32,7 @@ def change(torch):
         setattr(torch.cuda, name, value)
         if name in ("_exchange_device", "_maybe_exchange_device"):
             continue
-        for module in ("memory", "random", "streams"):  # which have imported some of them
+        for module in ("memory", "random", "streams"):  # these have imported some of the names
             module = sys.modules.get(f"torch.cuda.{module}")
             if module is not None and hasattr(module, name):
                 setattr(module, name, value)
@@ -41,7 +41,7 @@ def change(torch):
 
 
 def number_of(torch, device=None):
-    """Return the number of a device; of the current one if there is none."""
+    """Return the number of a device, or of the current device if `device` has no number."""
     if isinstance(device, int):
         return device
     index = None if device is None else torch.device(device).index
@@ -78,7 +78,7 @@ def members(torch, own, visible):
         "current_device": own.device,
         "synchronize": lambda device=None: own.synchronize(number(device)),
         "_exchange_device": exchange,
-        # Another function, because torch.compile has a table of both.
+        # This must be another function, because torch.compile has a table of both.
         "_maybe_exchange_device": lambda device: exchange(device),
         "get_device_name": lambda device=None: H200["name"],
         "get_device_properties": properties,

@@ -1,6 +1,6 @@
-"""Python imports this at its start. It makes torch use the rehearsal's device.
+"""Makes torch use the rehearsal's device. Python imports this module when it starts.
 
-The variables are those of `tests.rehearsal.environment`. `CUDA_VISIBLE_DEVICES` counts as usual.
+`tests.rehearsal.environment` sets its variables. `CUDA_VISIBLE_DEVICES` has its usual effect.
 """
 
 import importlib.abc
@@ -8,7 +8,7 @@ import importlib.machinery
 import os
 import sys
 
-# Which of the rehearsal's modules changes a module when it has been imported.
+# By module, the module of the rehearsal that changes it after its import.
 CHANGES = {
     "torch": "rehearsal_torch",
     "torch.distributed.distributed_c10d": "rehearsal_nccl",
@@ -18,7 +18,7 @@ CHANGES = {
 
 
 class AfterImport(importlib.abc.MetaPathFinder):
-    """Calls `change` of the rehearsal's module after a module was imported."""
+    """Calls `change` of the rehearsal's module after a module has been imported."""
 
     def find_spec(self, name, path=None, target=None):
         if name not in CHANGES:
@@ -44,7 +44,7 @@ def visible_gpus() -> list[str]:
         return every
     seen = []
     for number in chosen.split(","):
-        if number.strip() not in every:  # CUDA ignores this one, and those after it
+        if number.strip() not in every:  # CUDA ignores this number and all after it
             break
         seen.append(number.strip())
     return seen
