@@ -23,7 +23,7 @@ class Case:
         exercises: the expected statuses of all exercises that are not passed, by key.
         says: text that the student's messages must contain.
         notes: text that the instructor's notes must contain.
-        says_nothing: whether the submission must have neither a message nor a note.
+        says_nothing: True if the submission must have neither a message nor a note.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """Code that does not end, ends its process, or uses too much. The other exercises are right.
 
-The grader looks at a submission a few times a second, and more rarely on a busy machine. So what
-uses too much stays there, and waits to be ended.
+The grader looks at a submission a few times a second, and more rarely on a busy machine. Therefore,
+code that uses too much keeps it until the grader ends it.
 """
 
 from pathlib import Path

@@ -1,7 +1,7 @@
 """Wrong answers that leave state in their process, in which a right answer cannot work.
 
-Each kind is handed in twice: with the wrong answer before the right one, and after it. Both get the
-same points as alone. `mean` is not done.
+Each kind is handed in twice: with the wrong answer before the right one, and after it. Both answers
+get the same points as alone. The exercise `mean` is not done.
 """
 
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.grading.copies import Copy
 
 case = Cases(add=3, total=4, mean=3)
 
-# The state that the wrong answer changes at each call, and the code of the right one that needs it.
+# The code of the wrong answer, which leaves state, and the code of the right answer that needs it.
 LEFT: dict[str, tuple[str, str]] = {
     "an_ended_process": ("import os\nos._exit(3)", ""),
     "an_endless_loop_in_c": (

@@ -260,7 +260,7 @@ def add(a, b):
 
 @case("passed", case.all)
 def lines_that_begin_as_magics(copy: Copy, path: Path) -> None:
-    """Lines begin with % or !, because Black breaks lines before operators, but are no magics."""
+    """Lines begin with % or ! because Black breaks lines before operators. They are not magics."""
     copy.answer("add", BROKEN_BY_BLACK)
     ids_shuffled(copy, path)
 

@@ -20,7 +20,7 @@ from tests.grading import (
 from tests.grading.cases import Case
 from tests.grading.plain_lab import InProcess, in_process_lab
 
-# The cases by kind. Those of the first two kinds can run in one process, without a sandbox.
+# The cases by kind. Cases of the first two kinds can run in one process, without a sandbox.
 KINDS: dict[str, list[Case]] = {
     "files and names": cases_files.case,
     "edits of the notebook": cases_structure.case,

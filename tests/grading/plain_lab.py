@@ -59,7 +59,7 @@ def run_in_process(notebook: NotebookNode) -> NotebookRun:
     """Run the cells in a new shell of IPython. Rank cells run as ordinary cells."""
     InteractiveShell.clear_instance()
     shell = InteractiveShell.instance(history_manager=None)
-    atexit.unregister(shell.atexit_operations)  # a collection of garbage for each shell
+    atexit.unregister(shell.atexit_operations)  # it would collect garbage once for each shell
     shell.InteractiveTB.set_mode("Minimal")  # nobody reads tracebacks, and they take long to make
     shell.register_magic_function(lambda line, cell: _ran(shell, cell), "cell", "px")
     cells = {}

@@ -1,6 +1,6 @@
-"""One command grades a class on ranks, which includes attacks and is once killed by SIGKILL.
+"""One command grades a class on ranks. The class includes attacks. SIGKILL ends the command once.
 
-Every submission gets its expected result, whatever the others do.
+Every submission gets its expected result, regardless of what the others do.
 """
 
 import csv
@@ -44,7 +44,7 @@ LIMITS = ["--cell-timeout", "90", "--timeout", "600", "--memory", "3"]
 
 @dataclass
 class Graded:
-    """The class's folder, and the grader's."""
+    """The class's folder, and the grader's output."""
 
     lab: GradedLab
     cases: list[Case]

@@ -95,7 +95,7 @@ def stored(folder: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def parlab() -> Typer:
-    """The command line, for tests that do not need a process of its own."""
+    """The command line, for tests that do not need a separate process."""
     cli.add_installed_commands()
     return cli.app
 
@@ -154,7 +154,7 @@ def test_without_bubblewrap_nothing_runs(lab: GradedLab, handed_in: Path, tmp_pa
 
 
 def test_a_lab_whose_reference_fails_is_refused(lab: GradedLab, handed_in: Path) -> None:
-    """The stored values of a hidden check differ from those of the reference."""
+    """The stored values of a hidden check differ from the reference's values."""
     course = handed_in.parent / "other"
     shutil.copytree(lab.path.parents[1], course)
     path = course / "solutions" / lab.path.name
@@ -325,7 +325,7 @@ def test_a_changed_lab_is_reported_and_graded_again(lab: GradedLab, handed_in: P
 def test_grading_one_student_again_keeps_the_others_in_the_reports(
     lab: GradedLab, handed_in: Path, proved: Path
 ) -> None:
-    """This also holds if options changed. Students without a submission stay in the reports."""
+    """This also holds if options changed. The reports keep students without a submission."""
     shutil.copytree(proved, handed_in.parent / "out")
     for name in ("ada", "bob", "cy", "dee"):
         (handed_in / f"{name}.ipynb").write_text("{}")
@@ -420,7 +420,7 @@ def test_corrections_by_hand_survive_regrading(
 def test_a_stored_result_gets_the_files_current_time(
     lab: GradedLab, handed_in: Path, proved: Path
 ) -> None:
-    """A file that was graded as late is not late any more after it gets its true time."""
+    """A file that was graded as late is no longer late after it gets its true time."""
     shutil.copytree(proved, handed_in.parent / "out")
     (handed_in / "ada.ipynb").unlink()
     (handed_in / "bob.ipynb").unlink()

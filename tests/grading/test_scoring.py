@@ -135,7 +135,7 @@ def test_a_submission_that_could_not_be_graded_says_why(tmp_path: Path) -> None:
 
 
 def test_a_printed_line_alone_earns_nothing() -> None:
-    """Code can print the same line as a check, so only values are a proof."""
+    """Code can print the same line as a check, so only values prove anything."""
     assert scored(exercise(), LINE, {}) == ("failed", 0)
 
 
