@@ -20,7 +20,7 @@ from tests.conftest import wait_until
 from tests.support.kernel import Notebook, Ran
 from tests.support.nightly import cases
 
-DEADLINE = 1  # a rank that a busy machine has not let begin gets more time
+DEADLINE = 1  # a rank that could not begin yet on a busy machine gets more time
 
 
 def works_and_keeps(notebook: Notebook, held: bool) -> None:
@@ -471,7 +471,7 @@ def load() -> Iterator[None]:
     """Run four busy processes for each core. They end with this process, even if it is killed."""
     program = "import os, sys\nwhile os.getppid() == int(sys.argv[1]): pass"
     begin = [sys.executable, "-c", program, str(os.getpid())]
-    # In sessions of their own, because Linux divides CPU time between sessions.
+    # In separate sessions, because Linux divides CPU time between sessions.
     busy = [subprocess.Popen(begin, start_new_session=True) for _ in range(4 * os.cpu_count())]
     try:
         yield

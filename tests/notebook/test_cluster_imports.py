@@ -62,7 +62,7 @@ def in_c(folder: Path) -> str:
 
 
 def when_its_imports_do_not_count(notebook: Notebook, sent: str) -> None:
-    """Wait until the cell says that its deadline has passed while ranks were importing."""
+    """Wait until the cell reports that its deadline has passed while ranks were importing."""
     while "importing modules. This time does not count" not in notebook.next_text(sent):
         pass
 

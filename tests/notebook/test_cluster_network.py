@@ -1,4 +1,4 @@
-"""Ranks on an emulated network, in a notebook: texts say so, and stuck ranks are freed."""
+"""Ranks on an emulated network, in a notebook: texts mention it, and stuck ranks are freed."""
 
 from collections.abc import Iterator
 

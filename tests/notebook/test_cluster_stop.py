@@ -60,7 +60,7 @@ STATES = {
 }
 
 
-# Two presses at night in the states that a loop or a call of MPI resembles.
+# Nightly runs also try two presses in states that resemble a loop or a call of MPI.
 @pytest.mark.parametrize(
     ("state", "presses"),
     [
@@ -130,7 +130,7 @@ def test_stop_ends_a_loop_that_catches_exceptions(
     notebook: Notebook, tmp_path: Path, when: str
 ) -> None:
     flag = tmp_path / "running"
-    if when == "after it":  # while its end is being looked at
+    if when == "after it":  # while the notebook examines how it ended
         notebook.run(
             "import pathlib\nfrom parlab.cluster import magics\nrepair = magics.repair\n"
             "def pressed(*arguments):\n    repair(*arguments)\n"
@@ -256,7 +256,7 @@ CALLS = {
 def test_a_press_before_the_code_of_a_cell_runs_stops_the_cell(
     notebook: Notebook, caller: str, cell: str, error: str
 ) -> None:
-    """IPython loses what is raised in a callback, and ipykernel does not answer to the cell."""
+    """IPython loses exceptions of callbacks, and ipykernel would not send the cell's reply."""
     assert notebook.run(PRESS_EARLY.format(calls=CALLS[caller])).status == "ok"
     ran = notebook.run(cell, timeout=30)
     assert ran.error == error, ran.message

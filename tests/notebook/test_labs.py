@@ -99,7 +99,7 @@ def repeats_its_outputs(lab: str, **variables: str) -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("lab", each_alone("fewer"))
 def test_the_solution_keeps_its_promises_on_fewer_ranks(lab: str) -> None:
-    """Batches, layers, and parameters whose numbers are divisible by four, but not by three."""
+    """Numbers of batches, layers, and parameters are divisible by four, but not by three."""
     ranks = FEWER.get(lab, 3)
     notebook = nbformat.read(ROOT / "solutions" / f"{lab}.ipynb", as_version=4)
     [start] = [c for c in notebook.cells if re.search(r"^cluster\.start\(", c.source, re.M)]
@@ -145,7 +145,7 @@ def test_an_unsolved_lab_passes_no_check(lab: str) -> None:
     for check in checks:
         key, printed = check.metadata.exercise, "\n".join(shown(check))
         assert status[check.id] == "error", f"the check of {key} passes on the stub:\n{printed}"
-        # An exercise that needs another one may call that one's stub first, and then names it.
+        # An exercise that needs another one may call its stub first. The check then names that one.
         not_done = rf"{key}: (not done yet|it calls exercise \w+, which is not done yet)"
         assert re.search(not_done, printed), f"the check of {key} on the stub says:\n{printed}"
         assert "✓" not in printed
