@@ -28,7 +28,7 @@ def turned(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.t().contiguous().t() if tensor.dim() == 2 else gapped(tensor)
 
 
-# All operations. Each makes its tensors with `make(seed, *shape)`, and returns those that it fills.
+# All operations. Each makes tensors with `make(seed, *shape)`, and returns the tensors it fills.
 
 
 def run_all_reduce(group: Any, rank: int, size: int, make: Make) -> list[torch.Tensor]:

@@ -1,4 +1,4 @@
-"""Steps of layouts on the emulated network take what the planner's formulas say."""
+"""Steps of layouts on the emulated network take as long as the planner's formulas predict."""
 
 import pytest
 
@@ -19,7 +19,7 @@ LATE = 1.25  # tolerated ratio of measured and predicted times
 
 @cases.add(layout=[(4, 1, 1, 2), (2, 2, 1, 4), (1, 2, 2, 4)])
 def a_step_takes_what_the_planner_says(world: World, layout: tuple[int, ...]) -> None:
-    """It never takes less, and at most a little more at least once."""
+    """A step never takes less time, and at least once, it takes only a little more."""
     one = Layout(*layout)
     predicted = step_seconds(MODEL, one, CLUSTER)
     took = []

@@ -173,7 +173,7 @@ def bytes_of_collectives(world: World, nonblocking: bool, counted: bool) -> None
     n, is_root = world.size, world.rank == n_root(world)
     root = n_root(world)
     part, whole = np.zeros(3), np.zeros(3 * n)
-    # With explicit counts, which are those of one rank's part if the parts are equal.
+    # With explicit counts. If the parts are equal, the count is the size of one rank's part.
     parts = [whole, 3, MPI.DOUBLE] if counted else whole
     listed = [whole, [3] * n, MPI.DOUBLE]
     calls: list[tuple[str, tuple[Any, ...], str, int, int]] = [

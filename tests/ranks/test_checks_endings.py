@@ -67,7 +67,7 @@ def test_a_slow_rank_is_not_stuck() -> None:
     assert agreed(slow) == slow
 
 
-# For how long calls send messages, or whether they only wait, and how they end.
+# For each call: how many seconds it lasts, True if it sends messages meanwhile, and how it ends.
 CALLS = [(6.0, True, "returned"), (1e9, True, "stuck"), (1e9, False, "stuck")]
 
 

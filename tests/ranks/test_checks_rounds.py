@@ -6,12 +6,12 @@ from parlab.checks.base.rounds import Step, rounds
 
 
 def flat(n: int) -> list[list[Step]]:
-    """Rank 0 sends to every other rank."""
+    """Return a schedule in which rank 0 sends to every other rank."""
     return [[Step(to=r) for r in range(1, n)], *[[Step(source=0)] for _ in range(1, n)]]
 
 
 def chain(n: int) -> list[list[Step]]:
-    """Every rank sends to the next."""
+    """Return a schedule in which every rank sends to the next one."""
     programs: list[list[Step]] = [[] for _ in range(n)]
     for r in range(n - 1):
         programs[r].append(Step(to=r + 1))

@@ -125,7 +125,7 @@ def one_is_in_c(comm: Any) -> None:
 
 
 def one_has_a_thread(comm: Any) -> None:
-    """A rank waits in MPI, while a thread of its own will send the message for which all wait."""
+    """A rank waits in MPI, while one of its threads will send the message for which all wait."""
     if comm.rank == 1:
         threading.Timer(SLOW, lambda: [comm.send(0, rank) for rank in range(comm.size)]).start()
     comm.recv(source=1)
@@ -148,7 +148,7 @@ def test_ranks_that_wait_for_a_slow_one_are_not_stuck() -> None:
 
 
 def stops_for_a_while(world: World, limit: float, seconds: float) -> str:
-    """Return how a call ends whose other ranks wait for rank 1, which is stopped for `seconds`."""
+    """Stop rank 1 for `seconds` while the other ranks wait for it. Return how the call ends."""
     pause = f"kill -STOP {os.getpid()}; sleep {seconds}; kill -CONT {os.getpid()}"
 
     def function(comm: Any) -> None:

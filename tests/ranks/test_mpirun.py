@@ -109,7 +109,7 @@ def test_on_other_nodes_only_the_copies_through_shared_memory_are_set() -> None:
 
 
 def receive_too_little(world: World, size: int) -> tuple[str, int]:
-    """Receive `size` bytes into a buffer of 1,000. Return the error, and what was written after it.
+    """Receive `size` bytes into a buffer of 1,000. Return the error, and the bytes after it.
 
     Each rank sends to the next one.
     """

@@ -15,7 +15,7 @@ SIZE, BY_DAY, BY_NIGHT = 3, 40, 400
 
 
 def node(*arguments: str, text: str = "") -> str:
-    """Run Node, and return what it prints."""
+    """Run Node. Return its output."""
     found = shutil.which("node") or shutil.which("nodejs")
     if found is None:
         pytest.skip("node: not installed. The playground's messages are not tested")

@@ -70,7 +70,7 @@ def test_no_stub_passes_its_check(lab: str, tries: Tries) -> None:
 
 @pytest.mark.parametrize("lab", cases(LABS, LABS[:1]))
 def test_an_answer_that_does_nothing_earns_nothing(lab: str, tries: Tries) -> None:
-    """Each hidden check has values that differ from those of `return None` and of an identity."""
+    """Each hidden check has values that differ from those for `return None` and an identity."""
     for target in tries.targets:
         graded = of_key(tries.graded, target.key)
         right = tries(target, target.reference, target.hidden)
