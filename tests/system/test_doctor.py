@@ -98,7 +98,7 @@ def test_versions_that_differ_from_the_lock_are_named(
 
 @pytest.fixture
 def only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that is the only one in PATH, and the home."""
+    """A folder that is the home, and the only folder in PATH."""
     for name in ("PATH", "HOME"):
         monkeypatch.setenv(name, str(tmp_path))
     return tmp_path

@@ -17,7 +17,7 @@ SECONDS = 900.0
 # The rehearsal takes several times as long as a run on the CPU.
 CELL_SECONDS, GRACE_SECONDS = 200.0, 60.0
 # These cells cannot run in a rehearsal: one compiles kernels for this machine's GPU itself, and one
-# calls a library with CUDA kernels of its own (bitsandbytes).
+# calls a library with its own CUDA kernels (bitsandbytes).
 NO_GPU_CODE = ("libcuda.so", "_cuda_getCurrentRawStream")
 
 

@@ -49,7 +49,7 @@ def kernel(slurm: Slurm) -> Iterator[Notebook]:
 
 
 def only_settings(profile: Path) -> bool:
-    """Return whether no files of ranks are left in the profile."""
+    """Return True if no files of ranks are left in the profile."""
     return [file.name for file in profile.iterdir()] == ["ipcluster_config.py"]
 
 

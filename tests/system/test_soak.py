@@ -1,4 +1,4 @@
-"""Random rank cells: nothing goes wrong for two minutes, and what goes wrong is reported."""
+"""Random rank cells: nothing goes wrong for two minutes, and real faults are reported."""
 
 import subprocess
 import sys
@@ -54,7 +54,7 @@ def test_a_violation_is_reported(soak: Soak, what: str, capsys: pytest.CaptureFi
     assert "repeat: python -m tests.soak 1 --seed 0 --first 0" in capsys.readouterr().out
 
 
-# For each kind of what a cell can leave: how it is reported, and cells that leave and remove it.
+# For each kind of leftover: how it is reported, cells that create it, and a cell that removes it.
 LEFT = {
     "1 × other: sleep 1000": (
         ["import subprocess\nleft = subprocess.Popen(['sleep', '1000'])"],
