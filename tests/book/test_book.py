@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("book")]
 
 
 def chapters() -> list[str]:
-    """Return every page of the contents but the index."""
+    """Return every page of the contents except the index."""
     return pages_of(yaml.safe_load((ROOT / "_toc.yml").read_text()))[1:]
 
 

@@ -123,7 +123,7 @@ def test_the_tags_are_complete(some_pages: Path) -> None:
 
 
 def images(pdf: Path) -> list[int]:
-    """Return the numbers of all images in a PDF, also of those in patterns."""
+    """Return the numbers of all images in a PDF, including images in patterns."""
     reader = PdfReader(pdf)
     numbers = range(1, int(reader.trailer["/Size"]))
     objects = {number: reader.get_object(number) for number in numbers}

@@ -69,6 +69,6 @@ def served(full_book: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def server(full_book: Path) -> Iterator[PlainServer]:
-    """The full edition without special headers. Each file of tests has an address of its own."""
+    """The full edition without special headers. Each file of tests has its own address."""
     with plain_server(full_book) as running:
         yield running

@@ -16,7 +16,7 @@ from tests.conftest import wait_until
 
 ANSWERS_S = 120
 NAMES = ("firefox-esr", "firefox")
-# No requests of its own: no updates, no captive portal, no telemetry.
+# Prevent Firefox's own requests for updates, captive portals, and telemetry.
 PREFERENCES = {
     "app.normandy.enabled": False,
     "app.update.auto": False,
@@ -62,7 +62,7 @@ class Firefox:
         return got["result"].get("value")
 
     def wait_for(self, expression: str) -> None:
-        """Wait until the expression is true. While the page loads again, it is not."""
+        """Wait until the expression is true. It counts as false while the page loads again."""
         wait_until(lambda: self._is_true(expression), ANSWERS_S, expression)
 
     def _is_true(self, expression: str) -> bool:

@@ -69,7 +69,7 @@ def lab_server(folder: Path, private: Path) -> Iterator[LabServer]:
 
 
 def alive(process: psutil.Process) -> bool:
-    """Return whether a process still runs. A zombie does not."""
+    """Return True if a process still runs. A zombie does not count."""
     try:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

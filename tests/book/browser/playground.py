@@ -16,7 +16,7 @@ STARTED = "document.body?.dataset.ready || document.getElementById('problem')?.h
 
 
 class _Handler(http.server.SimpleHTTPRequestHandler):
-    """Serves files without special headers, notes their paths, and fails while it is offline."""
+    """Serves files without special headers, records their paths, and fails while it is offline."""
 
     server: "PlainServer"
 
@@ -83,7 +83,7 @@ class Playground:
         self.write(f"{before}{body}\n{rest.partition(chr(10))[2]}")
 
     def press(self, button: str) -> str:
-        """Press Run or Check, wait for its end, and return the verdict."""
+        """Press Run or Check, and wait for its end. Return the verdict."""
         self.page.locator(f"#{button}").click()
         return self.ended()
 

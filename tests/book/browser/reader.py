@@ -26,7 +26,7 @@ class Reader:
         page.on("pageerror", lambda error: self._problem(f"error: {error}"))
         page.on("requestfailed", self._failed)
         page.on("response", self._response)
-        # Not `route`, which turns off the cache: each page would load Plotly and MathJax again.
+        # `route` would turn off the cache, so that each page would load Plotly and MathJax again.
         page.on("request", self._request)
 
     def open(self, path: str, viewport: dict[str, int] | None = None) -> Page:

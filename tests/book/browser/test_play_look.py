@@ -16,7 +16,7 @@ pytestmark = [
 ]
 
 FINGER = 44  # the height in pixels that a finger needs
-# What a reader presses, except links within a sentence. A label belongs to what is in it.
+# Elements that a reader presses, except links within a sentence. A label belongs to its content.
 TOO_LOW = """least =>
     [...document.querySelectorAll("button, select, input, summary, nav a, .plain li > a")]
     .map((one) => one.closest("label") ?? one)
@@ -30,7 +30,7 @@ def unfold(page: Page) -> None:
 
 
 def faults(page: Page) -> list[object]:
-    """Return what a reader with a phone or a screen reader cannot use."""
+    """Return elements that a reader with a phone or a screen reader cannot use."""
     found = [one["id"] for one in Axe().run(page).response["violations"]]
     if page.evaluate("document.documentElement.scrollWidth") > PHONE["width"]:
         found.append("the page scrolls sideways")

@@ -1,6 +1,6 @@
 """Ranks in a page: kept answers get the verdicts of MPI, and bad programs have a clear end.
 
-All tests share one page with four ranks. Each test therefore also shows that the one before left
+All tests share one page with four ranks. Each test therefore also shows that the previous test left
 the ranks usable.
 """
 
@@ -31,7 +31,7 @@ def ranks(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def verdict(ranks: RanksPage, program: Program) -> Verdict:
-    """Return the verdict in the page as the tests of answers on MPI have it."""
+    """Return the verdict in the page, in the form of the tests of answers on MPI."""
     answer = program.answer
     ended = ranks.run(program.code, program.setup, program.check, seconds=60)
     results = ended["results"]
@@ -44,7 +44,7 @@ def verdict(ranks: RanksPage, program: Program) -> Verdict:
 
 
 def problems(ranks: RanksPage, key: str, chosen: list[Program]) -> list[str]:
-    """Return what is wrong with verdicts in the page, in a line for each answer."""
+    """Return a line for each answer whose verdict in the page is wrong."""
     found = []
     for program in chosen:
         for _ in range(ATTEMPTS + 1 if key == TIMED else 1):
