@@ -1,4 +1,4 @@
-"""Attention over blocks of keys: its results, merged, are those of all keys together."""
+"""Attention over blocks of keys: the merged results equal attention over all keys."""
 
 import pytest
 import torch
@@ -36,7 +36,7 @@ def test_a_block_alone_is_attention(name: str) -> None:
 
 @pytest.mark.parametrize("name", MASKS)
 def test_gradients_of_two_blocks_add_up_to_those_of_autograd(name: str) -> None:
-    """The second block is seen completely, so each query sees something."""
+    """Each query sees the whole second block, so every query sees something."""
     visible, (q, k, v, more_k, more_v, gradient) = MASKS[name], tensors(6)
     leaves = [x.clone().requires_grad_() for x in (q, k, v, more_k, more_v)]
     keys, values = torch.cat(leaves[1::2], -2), torch.cat(leaves[2::2], -2)

@@ -1,4 +1,4 @@
-"""Where a thread is: its lines, also in files and functions with unusual names."""
+"""The position of a thread: its lines, even in files and functions with unusual names."""
 
 import threading
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the check of `ping_pong` says about invented times and orders of messages.
+"""Messages of the check of `ping_pong` about invented times and orders of messages.
 
 By day, no test runs the kept answers to this exercise, because a busy machine disturbs their times.
 """

@@ -26,7 +26,7 @@ def network(nodes: int, ranks_per_node: int, call: float = 0.0) -> Network:
 
 @pytest.mark.parametrize("n", WORLD_SIZES)
 def test_bruck_all_gather_as_simulated(n: int) -> None:
-    """In each round, a rank sends all chunks that it has, or those that the other still lacks."""
+    """In each round, a rank sends all its chunks, or only the chunks that the other still lacks."""
     have, rounds, sent = 1, 0, 0
     while have < n:
         passed = min(have, n - have)

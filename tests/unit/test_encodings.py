@@ -23,7 +23,7 @@ ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 def without_encoding(tree: ast.AST) -> Iterator[int]:
     """Yield the lines of calls that read or write text in the encoding of the locale.
 
-    Ruff's PLW1514 finds only those whose object it knows to be a path or a file.
+    Ruff's PLW1514 finds only calls on objects that it recognizes as paths or files.
     """
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):

@@ -1,4 +1,4 @@
-"""Memory that the C library holds is given back."""
+"""Memory that the C library holds is returned to the system."""
 
 import psutil
 
@@ -13,4 +13,4 @@ def test_freed_memory_is_given_back() -> None:
     held = process.memory_full_info().uss
     give_back()
     assert process.memory_full_info().uss < held - 30e6
-    assert len(last) == 10_000  # it kept the blocks before it from being given back by themselves
+    assert len(last) == 10_000  # while it existed, glibc could not return the blocks before it

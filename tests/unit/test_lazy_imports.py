@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.nightly import cases
 
-# What a lab may do before it compiles anything.
+# Code that a lab may run before it compiles anything.
 TRAIN = """
 import sys
 from parlab.rank.engine import lazy_imports
@@ -36,7 +36,7 @@ def is_loaded():
 assert not is_loaded() and "sympy" not in sys.modules
 """
 
-# What needs the compiler.
+# Code that needs the compiler.
 LOADS = {
     "compile": "",
     "name": "assert torch._dynamo.OptimizedModule",

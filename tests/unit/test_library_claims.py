@@ -1,4 +1,4 @@
-"""What the book says about PyTorch and Triton, with the installed versions."""
+"""The book's statements about PyTorch and Triton are true for the installed versions."""
 
 import inspect
 import threading

@@ -1,4 +1,4 @@
-"""Measured bytes of things whose bytes are known."""
+"""Measured numbers of bytes, compared with known numbers."""
 
 import pytest
 import torch
@@ -77,7 +77,7 @@ def test_resizing_counts() -> None:
 
 
 def activations(checkpointed: bool) -> int:
-    """Peak of ten layers' forward and backward pass."""
+    """Return the peak memory of ten layers' forward and backward passes."""
     torch.manual_seed(0)
     layers = nn.ModuleList(nn.Linear(64, 64, bias=False) for _ in range(10))
     x = torch.ones(256, 64, requires_grad=True)
@@ -95,7 +95,7 @@ def activations(checkpointed: bool) -> int:
 
 def test_peak_sees_what_checkpointing_saves() -> None:
     layer = 256 * 64 * 4
-    # Per layer the outputs of relu and tanh are kept; with checkpointing, its input alone.
+    # For each layer, the outputs of relu and tanh are kept, but with checkpointing only its input.
     assert 20 * layer <= activations(checkpointed=False) <= 23 * layer
     assert 9 * layer <= activations(checkpointed=True) <= 14 * layer
 
@@ -110,7 +110,7 @@ def test_saved_is_what_the_backward_pass_needs() -> None:
     x = torch.ones(3, 100)
     with memory.Saved(net) as saved:
         net(x)
-    # The input, and what ReLU gives, which is the second input; parameters do not count.
+    # The input, and ReLU's output, which is the second layer's input. Parameters do not count.
     assert saved.bytes == 4 * (3 * 100 + 3 * 200)
     with memory.Saved(net) as nothing, torch.no_grad():
         net(x)
@@ -144,7 +144,7 @@ def test_history_has_the_bytes_after_each_operation() -> None:
 
 def test_the_process_grows_and_shrinks_with_its_tensors() -> None:
     before = memory.process_bytes(torch.device("cpu"))
-    tensors = [torch.ones(25_000) for _ in range(400)]  # each too small for pages of its own
+    tensors = [torch.ones(25_000) for _ in range(400)]  # each is too small to have its own pages
     during = memory.process_bytes(torch.device("cpu"))
     del tensors
     after = memory.process_bytes(torch.device("cpu"))

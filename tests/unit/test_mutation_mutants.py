@@ -1,4 +1,4 @@
-"""The mutants of a reference: operators, no duplicates, and identities that stay the same."""
+"""The mutants of a reference: operators, no duplicates, and identities that do not change."""
 
 import ast
 

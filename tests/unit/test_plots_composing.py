@@ -1,4 +1,4 @@
-"""The figures of chapter 10: what they show is what they were given."""
+"""The figures of chapter 10 show the data that they are given."""
 
 import pytest
 

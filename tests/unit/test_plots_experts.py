@@ -7,7 +7,7 @@ ONE = [[0.4, 0.3, 0.2, 0.1], [0.1, 0.1, 0.7, 0.1], [0.0, 0.0, 1.0, 0.0]]
 
 
 def heights(band, step: int) -> tuple[float, float]:
-    """Where a band begins and ends in a step."""
+    """Return where a band begins and ends in a step."""
     path = band.get_paths()[0]
     ys = [y for x, y in path.vertices if x == step]
     return min(ys), max(ys)

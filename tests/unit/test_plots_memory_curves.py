@@ -1,4 +1,4 @@
-"""The figures of chapter 08: what they show is what they were given."""
+"""The figures of chapter 08 show the data that they are given."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The drawings of a step's memory show what was recorded."""
+"""The drawings of a step's memory show the recorded values."""
 
 import torch
 

@@ -9,7 +9,7 @@ GROUPS = {"pp": [[0, 3], [1, 4], [2, 5]], "tp": [[0, 1, 2], [3, 4, 5]]}
 
 
 def places(axis) -> dict[str, tuple[float, float]]:
-    """Where each rank's number is."""
+    """Return the position of each rank's number."""
     return {text.get_text(): text.get_position() for text in axis.texts}
 
 

@@ -1,4 +1,4 @@
-"""The ranks' rules give the schedules of the papers, with their idle times and activations."""
+"""The ranks' rules produce the papers' schedules, with their idle times and activations."""
 
 import pytest
 

@@ -4,7 +4,7 @@ from parlab.rank.engine import tracebacks
 
 
 def shown(code: str) -> str:
-    """Return what is shown of the error that a cell with this code raises."""
+    """Return the text that is shown for the error of a cell with this code."""
     try:
         exec(compile(code, "/tmp/ipykernel_1/2.py", "exec"), {})
     except Exception as error:

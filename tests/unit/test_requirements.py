@@ -104,7 +104,7 @@ def test_the_installed_packages_are_compatible() -> None:
 
 @pytest.mark.parametrize("name", ["environment.yml", ".binder/environment.yml"])
 def test_conda_and_binder_get_the_same_versions(name: str) -> None:
-    """environment.yml installs the lock, and has no versions of its own that could differ."""
+    """environment.yml installs the lock, and does not contain other versions that could differ."""
     dependencies = yaml.safe_load((ROOT / name).read_text())["dependencies"]
     (pip,) = [entry["pip"] for entry in dependencies if isinstance(entry, dict)]
     installed = [line.split() for line in pip if not line.startswith("--extra-index-url ")]

@@ -1,4 +1,4 @@
-"""What the limiter of a sandbox counts: threads, files without a name, and data in sockets.
+"""The limiter of a sandbox counts threads, files without a name, and data in sockets.
 
 `tests/grading/test_running.py` runs submissions that exceed these limits, some only at night. Here,
 a process holds a little of each kind, and the limiter counts exactly that.
@@ -48,7 +48,7 @@ USUAL = int(Path("/proc/sys/net/core/wmem_default").read_text(encoding="utf-8"))
 
 @contextmanager
 def running(program: str, *arguments: object, below: list[str] | None = None) -> Iterator[int]:
-    """Run a program, and yield the number of its process as soon as it holds what it should."""
+    """Run a program. Yield its process ID as soon as it holds what it should."""
     code = f"import sys\n{program}\nprint('ready', flush=True)\nsys.stdin.read()"
     command = [*(below or []), sys.executable, "-c", code, *map(str, arguments)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -81,7 +81,7 @@ def test_files_count_and_so_do_the_names_of_empty_ones(tmp_path: Path) -> None:
 
 
 def in_sockets(kind: str, pairs: int, unread: int = 0) -> int:
-    """Return what counts for a process with these sockets in a network of its own."""
+    """Return the bytes that are counted for a process with these sockets in its own network."""
     with running(SOCKETS, kind, pairs, unread, below=OWN_NETWORK) as pid:
         return limiter.in_sockets(pid)
 

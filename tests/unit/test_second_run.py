@@ -9,7 +9,7 @@ import pytest
 
 from parlab.runtime.paths import ROOT
 
-# Each test counts its runs in a file. "once" fails in the first run only.
+# Each test counts its runs in a file. "once" fails only in the first run.
 TESTS = """
 from pathlib import Path
 import pytest

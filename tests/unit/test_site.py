@@ -1,4 +1,4 @@
-"""The addresses in `site.yml` become buttons and settings; a wrong one gets a line that helps."""
+"""The addresses in `site.yml` become buttons and settings. A wrong address gets a helpful line."""
 
 from pathlib import Path
 
