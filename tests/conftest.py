@@ -13,7 +13,7 @@ from tests.support.kernel import Notebook
 
 @pytest.fixture(autouse=True)
 def same_random_tensors() -> None:
-    """Draw the same numbers in whatever order the tests of a process run."""
+    """Seed torch, so that the order of the tests of a process does not change their numbers."""
     if torch := sys.modules.get("torch"):
         torch.manual_seed(0)
 
@@ -36,7 +36,7 @@ def notebook() -> Iterator[Notebook]:
 
 
 def rank_processes() -> list[psutil.Process]:
-    """Every process of any set of ranks on this machine: engines, controllers, mpiexec, helpers."""
+    """Return the processes of all ranks on this machine: engines, controllers, mpiexec, helpers."""
     marks = (
         "ipyparallel.controller",
         "parlab.rank.engine",
@@ -53,7 +53,7 @@ def rank_processes() -> list[psutil.Process]:
 
 
 def started_with(process: psutil.Process, mark: str) -> bool:
-    """Whether the process comes from the run with this mark: others may have ranks, too."""
+    """Return True if the process belongs to the run with this mark. Others may have ranks, too."""
     try:
         return process.environ().get("PARLAB_TEST_RUN") == mark
     except psutil.Error:  # it has just ended
@@ -61,7 +61,7 @@ def started_with(process: psutil.Process, mark: str) -> bool:
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
-    """Wait for `condition`, and fail naming `what` when it does not come."""
+    """Wait until `condition()` is true. If it takes too long, fail with a message about `what`."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
