@@ -1,10 +1,10 @@
 """The order of the tests, and which of them may run at the same time.
 
-In one process, the fastest tests come first, whatever file they are in. `make test` runs files at
-the same time (pytest-xdist). Slow files must then start early, so the order is reversed. Tests that
-share a slow fixture, such as ranks or a built book, stay in one process: the tests of a file, of a
-folder, or of the `xdist_group` that they name. Tests that measure time or keep all cores busy are
-in the group "clock", so that they do not run at the same time.
+In one process, the fastest tests of all files come first. `make test` runs several files at the
+same time (pytest-xdist). Slow files must then start early, so the order is reversed. Tests that
+share a slow fixture, such as ranks or a built book, run in one process. They are the tests of a
+file, of a folder, or of the `xdist_group` that they name. Tests that measure time or keep all cores
+busy are in the group "clock", so that they do not run at the same time.
 """
 
 import os
@@ -36,7 +36,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     builds = BOOKS & set(getattr(item, "fixturenames", ()))
     if builds and item.get_closest_marker("timeout") is None:
         item.add_marker(pytest.mark.timeout(900))  # the first of these tests builds the book
-    # Not in pytest_collection_modifyitems: xdist has read the groups before that.
+    # pytest_collection_modifyitems would be too late, because xdist reads the groups before it.
     if item.get_closest_marker("xdist_group") is None:
         item.add_marker(pytest.mark.xdist_group(_group(item)))
 
