@@ -155,7 +155,7 @@ def first_difference(
     if one == other:  # they agree in six digits, so show all digits
         one, other = repr(got[index].item()), repr(right[index].item())
     count = f" ({len(wrong)} of {right.size} differ)" if right.size > 1 else ""
-    return observed(f"{where} is {one}, expected {other}{count}")
+    return observed(f"{where} is {one}, expected {other}{count}{_common_factor(got, right)}")
 
 
 def equal_states(
@@ -205,6 +205,30 @@ def as_numpy(value: Any) -> np.ndarray:
         value = value.detach().cpu()
         return (value.double() if value.is_floating_point() else value).numpy()
     return np.asarray(value)
+
+
+def _common_factor(got: np.ndarray, right: np.ndarray) -> str:
+    """Return a sentence if all values are the right ones times n, 1/n, or -1, and otherwise "".
+
+    The right values must differ from each other, because two single numbers always have a ratio.
+    """
+    numbers = right[right != 0]
+    if got.dtype.kind not in "iuf" or not len(numbers) or numbers.min() == numbers.max():
+        return ""
+    largest = np.unravel_index(np.abs(right).argmax(), right.shape)
+    factor = float(got[largest]) / float(right[largest])
+    texts = {-1.0: "has the wrong sign"}
+    for n in range(2, 65):
+        texts |= {
+            float(n): f"is {n} times the expected one",
+            1 / n: f"is 1/{n} of the expected one",
+        }
+    for multiple, text in texts.items():
+        if abs(factor / multiple - 1) < 1e-3:
+            expected = right * multiple
+            close = np.isclose(got, expected, 1e-3, 1e-5 * abs(expected[largest]))
+            return f". Each value {text}" if close.all() else ""
+    return ""
 
 
 def _within(
