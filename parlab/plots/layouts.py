@@ -26,11 +26,11 @@ def predicted_and_measured(
         look = artist(series(place, name)) | {"linestyle": "", "markersize": 8}
         axes.plot([predicted[i] for i in own], [measured[i] for i in own], **look)
     for number, point in enumerate(zip(predicted, measured, strict=True), 1):
-        # The labels of neighbors are on different sides, because these points are close.
+        # Neighbors may be close, so their labels are on different sides and near their points.
         axes.annotate(
             str(number),
             point,
-            xytext=(-10, 6) if number % 2 else (14, -15),
+            xytext=(0, 8 if number % 2 else -14),
             textcoords="offset points",
             ha="center",
             color=NEUTRAL,
