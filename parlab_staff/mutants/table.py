@@ -6,8 +6,8 @@ from parlab_staff.course.references import labs
 from parlab_staff.mutants.record import FOLDER, Score, read
 
 HEAD = """\
-| Exercise | Mutants | The check rejects | … and names the mistake | The hidden check rejects | Survivors | Measured |
-|:--|--:|--:|--:|--:|--:|:--|
+| Exercise | Mutants | The check rejects | … and names the mistake | The hidden check rejects | Survivors |
+|:--|--:|--:|--:|--:|--:|
 """  # noqa: E501
 
 
@@ -19,7 +19,7 @@ def table(folder: Path = FOLDER) -> str:
 
 def _row(key: str, score: Score | None) -> str:
     if score is None:
-        return f"| `{key}` | not measured | | | | | |"
+        return f"| `{key}` | not measured | | | | |"
     cells = [
         f"`{key}`",
         f"{score.mutants}",
@@ -27,13 +27,12 @@ def _row(key: str, score: Score | None) -> str:
         share(score.named, score.rejected),
         share(score.rejected_hidden, score.mutants),
         f"{score.survivors}",
-        score.date.replace("-", "\N{NON-BREAKING HYPHEN}"),
     ]
     return f"| {' | '.join(cells)} |"
 
 
 def share(part: int, whole: int) -> str:
-    """Return a percentage such as `97 %`, rounded down so that 100 % means all of them."""
+    """Return a percentage such as `97%`, rounded down so that 100% means all of them."""
     if not whole:
         return "–"
-    return f"{100 * part // whole} %"
+    return f"{100 * part // whole}%"

@@ -14,7 +14,7 @@ case = Cases(add=3, total=4, mean=3)
 
 @case("passed", case.all, student="-Zoë [2] müller (copy)")
 def right(copy: Copy, path: Path) -> None:
-    """All solved, by a student whose name a shell would not like."""
+    """Everything is solved. The student's name has characters that a shell treats specially."""
 
 
 @case("partial", case.without("total", "mean"), total="missing", mean="missing")

@@ -82,7 +82,7 @@ def wins_with(copy: Copy, look: str) -> None:
 
 @case("failed", 0)
 def calls_the_kernel(copy: Copy, path: Path) -> None:
-    """It makes refused system calls: for the grader's keys, rings, and other kinds of sockets."""
+    """It makes system calls that are refused: for keys, rings, and other kinds of sockets."""
     wins_with(
         copy,
         f"""\

@@ -127,7 +127,7 @@ def fresh_ranks(copy: Copy, path: Path) -> None:
 
 @case("passed", case.all, student="-Zoë [2] müller (copy)")
 def right(copy: Copy, path: Path) -> None:
-    """All solved, by a student whose name a shell would not like."""
+    """Everything is solved. The student's name has characters that a shell treats specially."""
 
 
 @case("partial", case.without("ring_reduce_scatter", "ring_all_reduce"),

@@ -241,7 +241,7 @@ def warns(copy: Copy, path: Path) -> None:
 
 @case("passed", case.all)
 def late_thread(copy: Copy, path: Path) -> None:
-    """A thread of it prints during later cells, and raises an error."""
+    """Its thread prints during later cells, and raises an error."""
     late = (
         "import threading, time\n"
         "def chatter():\n"

@@ -48,7 +48,7 @@ def reordered(copy: Copy, path: Path) -> None:
 
 @case("passed", case.all)
 def exercise_split(copy: Copy, path: Path) -> None:
-    """A cell was split. In JupyterLab, the first half keeps the id, the second has no metadata."""
+    """A cell was split. In JupyterLab, the first half keeps the id; the other has no metadata."""
     head = "%%px\ndef plus(a, b):\n    return a + b\n"
     rest = "%%px\ndef add(a, b):\n    return plus(a, b)\n"
     copy.answer("add", head).insert(rest, before="check-add")
@@ -260,7 +260,7 @@ def add(a, b):
 
 @case("passed", case.all)
 def lines_that_begin_as_magics(copy: Copy, path: Path) -> None:
-    """Lines begin with % or ! because Black breaks lines before operators. They are not magics."""
+    """Black put % and ! at the beginning of lines, where they are operators and not magics."""
     copy.answer("add", BROKEN_BY_BLACK)
     ids_shuffled(copy, path)
 

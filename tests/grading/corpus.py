@@ -30,6 +30,12 @@ KINDS: dict[str, list[Case]] = {
     "attacks on the kernel": cases_kernel.case,
     "attacks on checks and ranks": cases_hostile.case,
 }
+# Parts of names whose spelling as a phrase differs.
+WORDS = {
+    **{f"the_{owner}s_": f"the {owner}'s " for owner in ("lab", "check", "exercise")},
+    **{"a_checks_": "a check's ", "utf_16": "UTF-16", "newer_python": "newer Python"},
+    **{"loop_in_c": "loop in C", "ast_transformer": "AST transformer", "for_ever": "forever"},
+}
 IN_PROCESS = ("files and names", "edits of the notebook")
 
 
@@ -68,9 +74,16 @@ def table() -> str:
         for case in cases:
             what = (inspect.getdoc(case.build) or "").partition("\n\n")[0].replace("\n", " ")
             points = "none" if case.points is None else f"{case.points:g}"
-            name = case.name.replace("_", " ")
+            name = _title(case.name)
             rows.append(f"| {name} | {_cell(what)} | `{case.status}` | {points} |")
     return "\n".join(rows)
+
+
+def _title(name: str) -> str:
+    """Return the name of a case as a phrase: a name in Python has no apostrophes or capitals."""
+    for word, written in WORDS.items():
+        name = name.replace(word, written)
+    return name.replace("_", " ")
 
 
 def _cell(text: str) -> str:
