@@ -1585,7 +1585,7 @@ for name in sums if rank == 0 else ():
 #
 # - Put `nn.BatchNorm1d` into the MLP, and run the comparison of part A again. The curves differ from the first step on, because each rank normalizes with the mean of its own shard. What does
 #   `nn.SyncBatchNorm` send, and when? (In training on several ranks, it refuses tensors on the CPU, so read its source if you have no GPU.)
-# - Should you call `torch.nn.utils.clip_grad_norm_` before or after the all-reduce? Try both, and see with which one four ranks have the same learning curve as one rank.
+# - Should you call `torch.nn.utils.clip_grad_norm_` before or after the all-reduce? Try both, and see which order gives four ranks the same learning curve as one rank.
 # - Describe another cluster: calls of 0.5 ms, or four nodes with one rank each. Predict its best number of buckets before you measure it on the emulated network.
 # - Send the buckets in bfloat16, with half of the bytes. Where do you round, and how does this change the sum over many ranks? `DistributedDataParallel.register_comm_hook` is the library's place
 #   for this.

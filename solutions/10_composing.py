@@ -1546,7 +1546,7 @@ check.show_values(
 #
 # <details><summary>Hint 2</summary>
 #
-# Keep the need of every possible layout in a dict. A `Layout` can be a key. Then the layouts that fit, and the smallest need,
+# Keep the memory that each possible layout needs in a dict. A `Layout` can be a key. Then the layouts that fit, and the smallest need,
 # come from the same dict.
 # </details>
 
