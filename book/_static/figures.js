@@ -77,7 +77,7 @@
           "aria-valuemin": 0,
           "aria-valuemax": steps.length - 1,
           "aria-valuenow": active,
-          "aria-valuetext": steps[active].label,
+          "aria-valuetext": steps[active].label.replace(/<sup>(.*?)<\/sup>/g, "^$1"),
         };
         for (const [name, value] of Object.entries(state)) group.setAttribute(name, value);
       });
