@@ -16,7 +16,13 @@
       xaxis: axis,
       yaxis: axis,
       hoverlabel: { bgcolor: surface, bordercolor: muted, font: { color: text } },
-      sliderDefaults: { bgcolor: border, bordercolor: muted, activebgcolor: muted, tickcolor: muted },
+      sliderDefaults: {
+        bgcolor: border,
+        bordercolor: muted,
+        activebgcolor: muted,
+        tickcolor: muted,
+        pad: { b: 8 }, // room for the outline of the focus
+      },
     };
   }
 

@@ -107,6 +107,34 @@ def test_the_keyboard_moves_a_slider(chromium: Browser, served: str) -> None:
         expect(slider).not_to_have_attribute("aria-valuenow", "0")
 
 
+def test_a_slider_says_its_value_without_markup(chromium: Browser, served: str) -> None:
+    with reader(chromium, served) as window:
+        slider = window.open("book/06_mixed_precision.html").get_by_role("slider", name="scale")
+        expect(slider).to_have_attribute("aria-valuetext", "2^0")
+
+
+def test_the_focus_is_visible(chromium: Browser, served: str) -> None:
+    with reader(chromium, served) as window:
+        page = window.open("book/index.html")
+        page.keyboard.press("Tab")  # from now on, the browser shows the focus
+        for name in ("Toggle primary sidebar", "Download this page"):
+            button = page.get_by_role("button", name=name)
+            button.focus()
+            expect(button).to_have_css("outline-style", "solid")
+        page.locator(".course-map .sd-card a").first.focus()
+        assert page.evaluate(
+            "getComputedStyle(document.activeElement, '::after').outlineOffset.startsWith('-')"
+        ), "The card cuts off what is drawn around it."
+        page.get_by_role("slider", name="ranks").focus()
+        assert page.evaluate(
+            """() => {
+                const bottom = (element) => element.getBoundingClientRect().bottom;
+                const slider = document.activeElement;
+                return bottom(slider) + 6 <= bottom(slider.closest("svg"));
+            }"""
+        ), "The picture cuts off what is drawn around its slider."
+
+
 def test_the_keyboard_opens_what_is_folded(chromium: Browser, served: str) -> None:
     with reader(chromium, served) as window:
         for path in ("book/03_zero.html", "solutions/03_zero.html"):
