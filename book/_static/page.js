@@ -4,11 +4,16 @@
 // A browser lets no page of a folder on disk read another: search there without excerpts.
 if (location.protocol === "file:") DOCUMENTATION_OPTIONS.SHOW_SEARCH_SUMMARY = false;
 
-// A table that scrolls anyway need not squeeze its texts into columns as narrow as a word.
+// A table that scrolls anyway need not squeeze its texts into columns as narrow as a word. On a larger
+// window, long code may break, so that the table fits.
 const SENTENCE = 20; // characters
+const LONG_CODE = 30;
 const widen = (table) => {
-  for (const cell of table.querySelectorAll("td:not(:first-child)")) {
+  for (const cell of table.querySelectorAll("td")) {
     cell.classList.toggle("sentence", cell.textContent.length > SENTENCE);
+  }
+  for (const code of table.querySelectorAll("td code")) {
+    code.classList.toggle("long", code.textContent.length > LONG_CODE);
   }
 };
 
