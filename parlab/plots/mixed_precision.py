@@ -164,8 +164,10 @@ def survival(
             for name, drawn_as in FATES.items()
         ]
 
-    traces = {
-        (of.name, f"2<sup>{shift}</sup>"): bars(of, shift) for of in formats for shift in scales
+    traces = {  # short names, for a phone's slider
+        (of.name.removeprefix("fp8 "), f"2<sup>{shift}</sup>"): bars(of, shift)
+        for of in formats
+        for shift in scales
     }
     add_two_sliders(figure, ("format:", "scale:"), traces, active)
     return figure
