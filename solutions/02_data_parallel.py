@@ -98,9 +98,9 @@ def sharded_sampler(
 ) -> list[torch.Tensor]:
     """The indices on which `rank` trains in each step of an epoch.
 
-    Step i's global batch is the i-th `batch_size` indices of a shuffle of 0 … size − 1, the
-    last one what is left. Returns this rank's share of each: one int64 tensor a step, the same
-    number of steps on every rank; a share may be empty.
+    Step i's global batch is the i-th `batch_size` indices of a shuffle of 0 … size − 1. The last
+    global batch has the indices that are left. Returns this rank's share of each: one int64 tensor
+    for each step, and equally many on every rank. A share may be empty.
     """
     # BEGIN SOLUTION
     shuffle = torch.randperm(size, generator=torch.Generator().manual_seed(epoch))
@@ -254,15 +254,15 @@ check.show_values(
 # results. This is the plain mean only if all shards have the same size.
 #
 # - `comm.Allreduce(MPI.IN_PLACE, tensor)` replaces `tensor` by the sum over all ranks.
-# - Each trainable tensor goes through one all-reduce, as it is (float32 or float64), without pickling. This includes a tensor without a gradient on this rank, because other
-#   ranks may have one. A frozen parameter (`requires_grad=False`) has no gradient and needs no message.
+# - The gradient of each trainable tensor goes through an all-reduce once, in its own dtype (float32 or float64), without pickling. This includes a tensor that has no gradient
+#   on this rank, because other ranks may have one. A frozen parameter (`requires_grad=False`) has no gradient and needs no message.
 # - A rank with an empty share has no backward pass, so all of its `.grad` are `None`. They count as zeros. The rank makes the same calls as the other
 #   ranks, which would otherwise wait for it forever.
 #
 # Edge cases: replace gradients in place, because other code may hold a `.grad` or a buffer that it is a view of. A `.grad` has the same order in memory
 # as its parameter, so it may be transposed.
 #
-# **Predict**: a model has 4 trainable tensors, and two of its layers share one of them. How many messages does the check count?
+# **Predict**: a model has 4 trainable tensors, and two of its layers share one of them. How many all-reduces are there, if each tensor has its own?
 #
 # <details><summary>Hint 1</summary>
 #
@@ -282,7 +282,8 @@ def all_reduce_gradients(model: nn.Module, share: float, comm: MPI.Intracomm) ->
     """Replace each gradient by that of the mean loss over the global batch, in place.
 
     `share` is this rank's number of samples divided by that of the global batch. Its gradients
-    are those of the mean loss over its own samples, or None where it has none, which counts as zeros.
+    are those of the mean loss over its own samples. A gradient that this rank does not have is
+    None, and counts as zeros.
     Parameters that do not require a gradient stay without.
     """
     # BEGIN SOLUTION
@@ -329,7 +330,7 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# It counts four messages. A shared tensor is one tensor, whatever the number of layers that use it.
+# There are four. A shared tensor is one tensor, whatever the number of layers that use it.
 # </details>
 #
 # ## 4. Train, and compare the learning curves
@@ -559,8 +560,8 @@ def flat_gradients(model: nn.Module) -> torch.Tensor:
     """Make the gradients of all trainable parameters views into one new buffer of zeros.
 
     Returns the buffer: one dimension, as long as the trainable parameters together, of their
-    dtype (one for all) and device. What was in `.grad` before is dropped; nothing else of the
-    model changes, be it one with a single trainable parameter.
+    dtype (one for all) and device. What was in `.grad` before is dropped. Nothing else about
+    the model changes. It may have a single trainable parameter.
     """
     # BEGIN SOLUTION
     trainable = [p for p in model.parameters() if p.requires_grad]
@@ -757,7 +758,7 @@ for name, ledger in [("per parameter", per_parameter), ("flat", one_buffer)]:
 # *Difficulty 2/5, 10 minutes.*
 #
 # If there is one message at the very end, the network is idle during the whole backward pass, and the processor is idle during the whole all-reduce. But the gradients of the
-# *last* layers are complete first. Put them into buckets in this order. Then each bucket can be sent while the layers before it still compute.
+# *last* layers are complete first. Put them into buckets in this order. Then each bucket can be sent while the backward pass of the earlier layers still runs.
 #
 # Go through the parameters in reverse order. Open a new bucket if the next parameter would make the current one larger than `bucket_bytes`. A parameter that is larger than this by
 # itself gets its own bucket.
@@ -1087,7 +1088,8 @@ check.show_values(**predict_no_sync())
 #
 # - Each micro-batch's loss is a mean over its own samples. Weight it so that the sum over all micro-batches and ranks is the mean over the `total` samples of the global batch. The last
 #   micro-batch may be smaller than the others.
-# - Each micro-batch has its own backward pass, which frees what its forward pass has kept.
+#   A sample may have several targets (64 in the GPT below), so count samples with `len(inputs)`.
+# - Each micro-batch has its own backward pass. It frees what the forward pass has kept, before the next forward pass begins.
 # - A rank may have no micro-batch at all. It still calls `finish()` once, like all other ranks.
 #
 # <details><summary>Hint 1</summary>

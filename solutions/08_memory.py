@@ -384,8 +384,8 @@ class Recomputation(torch.autograd.Function):
 def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Return `function(*args, **kwargs)`, and keep only the arguments for the backward pass.
 
-    `function` returns a tensor, or a tuple of tensors. If it is called again with the generators in the same state, it computes
-    the same.
+    `function` returns a tensor, or a tuple of tensors. If it is called again with the generators in
+    the same state, it computes the same.
     """
     # BEGIN SOLUTION
     count, keywords = len(args), tuple(kwargs)

@@ -1344,8 +1344,8 @@ def ulysses_attention(
     """Attention of this rank's queries to the tokens of all ranks, by exchanging heads for sequence.
 
     Args:
-        q, k, v: this rank's tokens, (batch, S/N, heads, head size), the same shape on all ranks. Rank r
-            has the r-th part of the sequence.
+        q, k, v: this rank's tokens, (batch, S/N, heads, head size), the same shape on all ranks.
+            Rank r has the r-th part of the sequence.
 
     Returns:
         The output for this rank's tokens, in the same shape.
@@ -1481,7 +1481,8 @@ def merge(out_1: Tensor, lse_1: Tensor, out_2: Tensor, lse_2: Tensor) -> tuple[T
 
     Args:
         out_1, out_2: the output for each query, (…, S, d). It is 0 if no key is visible.
-        lse_1, lse_2: natural logarithm of the sum of exp(score), (…, S). It is −inf if no key is visible.
+        lse_1, lse_2: natural logarithm of the sum of exp(score), (…, S). It is −inf if no key is
+            visible.
 
     Returns:
         `out` and `lse` of both blocks together, in the same shapes.

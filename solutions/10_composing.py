@@ -189,8 +189,8 @@ def mesh_groups(mesh: Mapping[str, int], *dims: str) -> list[list[int]]:
 
     `mesh` has the sizes of one or more dimensions, from the outermost to the innermost; the last
     coordinate changes fastest with the rank. The names in `dims` are different, in any order. Every
-    rank of the mesh, an int, is in exactly one group. Each group is a list of ascending ranks, and the
-    groups are in the order of their first rank. Do not change `mesh`.
+    rank of the mesh, an int, is in exactly one group. Each group is a list of ascending ranks, and
+    the groups are in the order of their first rank. Do not change `mesh`.
 
     Raises a ValueError that names the dimension if `mesh` lacks one of `dims`.
     """
@@ -1435,8 +1435,8 @@ check.show_values(
 #   - computation: `model.layer_flop(b)` FLOP in the forward pass and twice as many in the backward pass, divided among t
 #     ranks, each of which computes at `cluster.flop_per_second`;
 #   - four all-reduces of the b·s·h numbers between layers, two in each pass, over the t ranks.
-# - **Messages** of b·s·h numbers between neighboring stages. A stage has at most p micro-batches in flight, so p of them go
-#   through all stages and back before the next p can. So a step waits for ⌈m/p⌉ round trips. In each
+# - **Messages** of b·s·h numbers between neighboring stages. A stage has at most p micro-batches in flight, so
+#   micro-batch i + p starts only after micro-batch i has come back. So a step waits for ⌈m/p⌉ round trips. In each
 #   round trip, one message goes from every stage to the next one, and one message comes back from there.
 # - **Gradients**: a reduce-scatter of the gradients of a rank of the first stage, and an all-gather of its weights, over the
 #   ranks that have the same stage and the same tensor-parallel coordinate. The rank has the parameters of exercise 8a,
@@ -1532,7 +1532,7 @@ check.show_values(
 # other functions, because a planner should work with any prediction. Call them only for layouts that are possible.
 #
 # - **Nothing fits**: raise a `ValueError` that states how many bytes the smallest of the possible layouts needs, as a whole
-#   number such as 81234567, so that the reader knows how much is missing.
+#   number such as 81234567 (rounded up), so that the reader knows how much is missing.
 # - **Nothing is possible**, such as seven devices for eight layers, four heads, and a batch of ten: also raise a
 #   `ValueError`.
 #
