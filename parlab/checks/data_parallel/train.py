@@ -85,7 +85,8 @@ class Recorded(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         scores = self.model(inputs[:, 0])
         if scores.requires_grad:
-            self.start = self.start or models.state_of(self.model)
+            if len(self.steps) == 1:  # a rank may have no samples before the first update
+                self.start = self.start or models.state_of(self.model)
             numbers = inputs[:, 1].tolist()
             scores.register_hook(lambda _: self.steps[-1].update(numbers))
         return scores
