@@ -2,27 +2,37 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
+from weakref import WeakSet
 
-import torch
 import torch.distributed as dist
 from mpi4py import MPI
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 
 from parlab.checks.base.late_group import RecordingGroup
 from parlab.checks.base.models import State, trainable
 from parlab.ledger import Ledger
 
 
+class _Kept:
+    """A tensor that a forward pass keeps for its backward pass."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor.detach()
+
+
 class Replica(nn.Module):
-    """A `BucketedDataParallel` without buckets that records its use.
+    """A `BucketedDataParallel` with one buffer that records its use.
 
     The first backward pass outside `no_sync()` copies each gradient, and `finish()` sums these
     copies. `finish()` sends nothing that later passes add.
 
     Attributes:
+        buffers: one buffer, of which all gradients are views.
         synchronized: for each backward pass, whether it ran outside `no_sync()`.
         finished: for each `finish()`, the number of backward passes before it.
-        outputs: the results of the forward passes.
+        kept: for each forward pass, how many tensors earlier ones still keep when it begins.
     """
 
     def __init__(self, model: nn.Module, group: dist.ProcessGroup) -> None:
@@ -31,21 +41,40 @@ class Replica(nn.Module):
         self.synchronize = True
         self.synchronized: list[bool] = []
         self.finished: list[int] = []
-        self.outputs: list[Tensor] = []
+        self.kept: list[int] = []
         self.sent: State = {}
-        *_, self._first_ready = trainable(model)
-        for name, parameter in trainable(model).items():
-            parameter.register_post_accumulate_grad_hook(lambda p, name=name: self._ready(name, p))
+        parameters = trainable(model)
+        *_, self._first_ready = parameters
+        sizes = [p.numel() for p in parameters.values()]
+        flat = parameters[self._first_ready].new_zeros(sum(sizes))
+        self.buffers, self._parts = [flat], dict[str, Tensor]()
+        for (name, parameter), part in zip(parameters.items(), flat.split(sizes), strict=True):
+            parameter.grad = self._parts[name] = part.view_as(parameter)
+            parameter.register_post_accumulate_grad_hook(lambda _, name=name: self._ready(name))
+        self._alive: WeakSet[_Kept] = WeakSet()
+        model.register_forward_pre_hook(self._begin)
+        model.register_forward_hook(self._end, always_call=True)
 
-    def _ready(self, name: str, parameter: Tensor) -> None:
+    def _ready(self, name: str) -> None:
         if name == self._first_ready:
             self.synchronized.append(self.synchronize)
         if self.synchronize and name not in self.sent:
-            self.sent[name] = parameter.grad.clone()
+            self.sent[name] = self._parts[name].clone()
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        self.outputs.append(self.model(inputs))
-        return self.outputs[-1]
+    def _begin(self, *_: Any) -> None:
+        self.kept.append(len(self._alive))
+        self._saving = saved_tensors_hooks(self._keep, lambda kept: kept.tensor)
+        self._saving.__enter__()
+
+    def _end(self, *_: Any) -> None:
+        self._saving.__exit__()
+
+    def _keep(self, tensor: Tensor) -> _Kept:
+        self._alive.add(kept := _Kept(tensor))
+        return kept
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.model(*inputs)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -57,18 +86,16 @@ class Replica(nn.Module):
 
     def finish(self) -> None:
         self.finished.append(len(self.synchronized))
-        for name, parameter in trainable(self.model).items():
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            total = self.sent.get(name, parameter.grad)
-            later = parameter.grad - total
+        for name, part in self._parts.items():
+            total = self.sent.get(name, part)
+            later = part - total
             total = total.clone()
             dist.all_reduce(total, group=self.group)
-            parameter.grad.copy_(total + later)
+            part.copy_(total + later)
         self.sent = {}
 
     def zero_grad(self, set_to_none: bool = False) -> None:
-        super().zero_grad(set_to_none=False)
+        self.buffers[0].zero_()
 
 
 def late_group(comm: MPI.Intracomm, ledger: Ledger) -> RecordingGroup:

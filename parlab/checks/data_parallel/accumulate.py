@@ -1,6 +1,5 @@
 """Exercise `accumulate`."""
 
-import contextlib
 from numbers import Real
 
 import torch
@@ -9,10 +8,10 @@ from parlab.checks.base.call_outcome import idle_ranks_left
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import equal_states, has_type
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
-from parlab.checks.base.models import gradients, loss_sum, state_of, tokens
+from parlab.checks.base.models import gradients, loss_sum, state_of, tokens, trainable
 from parlab.checks.base.trial import Trial
 from parlab.checks.base.unchanged import unchanged
-from parlab.checks.data_parallel._models import A_FLOAT, awkward_model, gradients_of
+from parlab.checks.data_parallel._models import A_FLOAT, awkward_model, gradients_of, inside
 from parlab.checks.data_parallel._replica import Replica
 from parlab.checks.data_parallel._sums import Weights, loss_parts, weighted_sum
 
@@ -24,6 +23,10 @@ MISTAKES = Mistakes(
     no_sync_forgotten=(
         "all backward passes run outside no_sync(). The first one sends the buckets, and what the "
         "others add to .grad is never sent. Run all but the last within no_sync()"
+    ),
+    left_the_buffers=(
+        "the gradient of {name} is no longer part of a buffer, so all-reduces of the buffers miss "
+        "it. Keep each .grad, and change it or zero it only in place"
     ),
     unweighted="the micro-batches' gradients are added without weights, so the step is too long",
     own_total="the weights of each rank add up to 1. Divide by `total`, of the global batch",
@@ -61,6 +64,7 @@ def _on_micro_batches(trial: Trial, sizes: list[list[int]]) -> None:
     trial.require(
         lambda: calls(replica, len(own)),
         lambda: activations_are_freed(replica),
+        lambda: in_the_buffer(replica),
         lambda: weighted_sum(everyone, found, weights(sizes), trial.rank, mistakes=MISTAKES),
         lambda: has_type(part, Real, A_FLOAT),
         lambda: equal_states(state_of(model), before, "{}", 0.0),
@@ -93,15 +97,21 @@ def calls(replica: Replica, own: int) -> Finding | None:
 
 
 def activations_are_freed(replica: Replica) -> Finding | None:
-    """Require that each backward pass freed its activations (no `retain_graph`)."""
-    parameters = [p for p in replica.model.parameters() if p.requires_grad]
-    for i, output in enumerate(replica.outputs):
-        with contextlib.suppress(RuntimeError):  # "backward through the graph a second time"
-            torch.autograd.grad(output.sum(), parameters, allow_unused=True)
+    """Require that no forward pass begins while autograd keeps the tensors of an earlier one."""
+    for i, kept in enumerate(replica.kept):
+        if kept:
             return observed(
-                f"the activations of micro-batch {i} are still in memory after its backward pass. "
-                "Call backward() without retain_graph"
+                f"when forward pass {i + 1} begins, tensors of earlier ones are still in memory for "
+                f"a backward pass: {kept}, expected 0. Run each backward pass before the next "
+                "forward pass, without retain_graph"
             )
+    return None
+
+
+def in_the_buffer(replica: Replica) -> Finding | None:
+    for name, parameter in trainable(replica.model).items():
+        if not inside(parameter.grad, replica.buffers[0]):
+            return MISTAKES.left_the_buffers(name=name)
     return None
 
 

@@ -19,7 +19,7 @@ answers.edit(
     None,
     "keeps_the_graphs",
     ("loss.backward()", "loss.backward(retain_graph=True)"),
-    says="activations of micro-batch 0 are still in memory",
+    says="when forward pass 2 begins",
 )
 answers.edit(
     None, "all_in_no_sync", (LAST, "parallel.no_sync()"), says="backward passes [] of 3 are outside"
@@ -61,6 +61,34 @@ def one_backward_pass_at_the_end(parallel, micro_batches, total):
         sum(losses).backward()
     parallel.finish()
     return sum(loss.item() for loss in losses)
+
+
+@answers.wrong(None, says="when forward pass 2 begins")
+def all_forward_passes_first(parallel, micro_batches, total):
+    losses = [F.cross_entropy(parallel(x), y) * (len(x) / total) for x, y in micro_batches]
+    for i, loss in enumerate(losses):
+        with nullcontext() if i == len(losses) - 1 else parallel.no_sync():
+            loss.backward()
+    parallel.finish()
+    return sum(loss.item() for loss in losses)
+
+
+@answers.wrong("left_the_buffers")
+def gradients_set_to_none(parallel, micro_batches, total):
+    for parameter in parallel.parameters():
+        parameter.grad = None
+    return answers.reference()(parallel, micro_batches, total)
+
+
+@answers.right
+def loss_in_a_pass_of_its_own(parallel, micro_batches, total):
+    part = 0.0
+    for i, (x, y) in enumerate(micro_batches):
+        part += F.cross_entropy(parallel(x), y).item() * (len(x) / total)
+        with nullcontext() if i == len(micro_batches) - 1 else parallel.no_sync():
+            (F.cross_entropy(parallel(x), y) * (len(x) / total)).backward()
+    parallel.finish()
+    return part
 
 
 @answers.right
