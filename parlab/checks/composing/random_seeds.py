@@ -11,7 +11,7 @@ from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.refusals import require_refusals
 from parlab.checks.base.trial import Trial
 from parlab.checks.base.unchanged import generators
-from parlab.checks.composing._meshes import mesh_unchanged, places
+from parlab.checks.composing._meshes import mesh_unchanged
 
 MISTAKES = Mistakes(
     of_place=(
@@ -20,12 +20,13 @@ MISTAKES = Mistakes(
         "earlier calls"
     ),
     of_process=(
-        "the same arguments give other seeds in another process (on rank {rank} of the lab). Use "
-        "only the arguments, and not the lab's `rank` or the `hash` of a text"
+        "the same arguments give other seeds in another process (on rank {rank} of the lab), which "
+        "may call it in another order. Use only the arguments, and not the lab's `rank`, the "
+        "`hash` of a text, or earlier calls"
     ),
     alike=(
         "{use}, and {other}, are both {one}, but must be different. Hash the purpose and all "
-        "numbers, with a separator between them: a sum loses which is which"
+        "numbers, with a separator between them: a sum or a remainder loses which is which"
     ),
     low_bits=(
         "{use}, and {other}, are equal in the lowest 32 bits, and a CPU uses no others. They are "
@@ -40,16 +41,38 @@ SMALL = {
     "one rank": {"tp": 1, "pp": 1, "dp": 1},
 }
 LARGE = {"dp": 12, "pp": 1, "tp": 12}
-WIDE = {"tp": 32, "pp": 1, "dp": 64}
-LARGEST = {"dp": 6250, "pp": 2, "tp": 8}  # 100,000 ranks
+LARGEST = [  # 100,000 ranks
+    {"dp": 2, "pp": 1, "tp": 50_000},
+    {"tp": 2, "pp": 1, "dp": 50_000},
+    {"dp": 1, "pp": 1, "tp": 100_000},
+    {"tp": 1, "pp": 1, "dp": 100_000},
+]
 LAYERS = (0, 1, 2, 10, 11, 100, 999)
+
+
+def marks(size: int) -> list[int]:
+    """Return some numbers below `size`, between which all differences below `size` occur.
+
+    If a factor is too small to pack two numbers into one, such as in 1000 · dp + tp, then two marks
+    get the same seed. It is the same with remainders.
+    """
+    step = math.isqrt(size)
+    return sorted({*range(step), *range(size - 1, -1, -step)})
+
+
+def marked(mesh: Mapping[str, int]) -> list[int]:
+    """Return the ranks whose last coordinate is one of the marks."""
+    *_, last = mesh.values()
+    return [at + mark for at in range(0, math.prod(mesh.values()), last) for mark in marks(last)]
+
+
 RUNS = [  # a mesh, seeds, layers, and ranks
     *(
         (LARGE, seeds, LAYERS, range(144))
         for seeds in ((0, 1, 2), (10, 11), (999, 1000, 1001), (999_999, 1_000_000))
     ),
-    (WIDE, (0,), range(8), range(2048)),
-    (LARGEST, (0, 1), (0, 1, 998, 999), (0, 1, 7, 8, 99_983, 99_984, 99_999)),
+    *((mesh, (0, 1), (0, 1), marked(mesh)) for mesh in LARGEST),
+    (LARGEST[0], (0, 1), marks(1000), (0, 1, 50_000, 50_001)),
 ]
 REFUSED = ({"dp": 2, "pp": 1, "tp": 3}, {"tp": 1, "pp": 2, "dp": 4})
 Calls = Sequence[tuple[int, int, int]]  # seed, layer, rank
@@ -83,16 +106,20 @@ def random_seeds(check: Check) -> str:
 
 def _small(trial: Trial, mesh: dict[str, int], calls: Calls) -> None:
     given, other = dict(mesh), {dim: mesh[dim] + 1 for dim in reversed(mesh)}
+    # Every other process starts with the last call, so that a seed cannot depend on earlier calls.
+    order = calls[::-1] if trial.rank % 2 else calls
     with generators() as watched:
-        seeds = _seeds(trial, given, [*calls, *calls[::-1]])
+        seeds = _seeds(trial, given, [*order, *order[::-1]])
+    if trial.rank % 2:
+        seeds = seeds[len(calls) :] + seeds[: len(calls)]
     everyone = trial.gather(seeds)
     differs = [rank for rank, of_rank in enumerate(everyone) if of_rank != everyone[0]]
     weights = [of_call[:1] for of_call in _seeds(trial, other, calls[:1])]
     trial.require(
         lambda: mesh_unchanged(given, mesh),
         watched.moved,
-        lambda: MISTAKES.of_process(rank=differs[0]) if differs else None,
         lambda: _compared(seeds, mesh, [*calls, *calls[::-1]], bits=32),
+        lambda: MISTAKES.of_process(rank=differs[0]) if differs else None,
         lambda: _compared([seeds[0][:1], *weights], other, [calls[0]] * 2, bits=32),
     )
 
@@ -121,11 +148,14 @@ def _compared(
     seeds: list[tuple[int, ...]], mesh: Mapping[str, int], calls: Calls, bits: int
 ) -> Finding | None:
     """Require equal seeds for the same use, and different lowest bits for different uses."""
-    coordinates, number_of, use_of = places(mesh), {}, {}
+    number_of, use_of = {}, {}
     for of_call, (seed, layer, rank) in zip(seeds, calls, strict=True):
+        at, left = {}, rank
+        for dim in reversed(mesh):
+            left, at[dim] = divmod(left, mesh[dim])
         for number, (purpose, dims) in zip(of_call, PURPOSES.items(), strict=False):
-            at = "".join(f", {dim} {coordinates[rank][dim]}" for dim in dims)
-            use = f"`{purpose}` for seed {seed}, layer {layer}{at}"
+            where = "".join(f", {dim} {at[dim]}" for dim in dims)
+            use = f"`{purpose}` for seed {seed}, layer {layer}{where}"
             if (one := number_of.setdefault(use, number)) != number:
                 return MISTAKES.of_place(use=use, one=one, other=number, rank=rank, mesh=mesh)
     for use, number in number_of.items():

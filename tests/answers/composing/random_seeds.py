@@ -28,6 +28,17 @@ answers.edit("alike", "no_seed", (KEY, "(*key, layer)"))
 answers.edit("alike", "no_purpose", (KEY, "(*(key[1:] or [0]), seed, layer)"))
 answers.edit("alike", "added_and_hashed", (KEY, "(*key, seed + layer)"))
 answers.edit("alike", "no_separator", ('" ".join', '"".join'))
+for name, packed in {
+    "a_hundred_for_dp": 'at["dp"] * 100 + at["tp"]',
+    "twelve_bits": 'at["dp"] * 4096 + at["tp"]',
+    "for_tp": 'at["tp"] * 40_000 + at["dp"]',
+    "a_bit_too_few": 'at["dp"] * 49_999 + at["tp"]',
+    "bitwise": '(at["dp"] << 12) ^ at["tp"]',
+    "bytes": 'at["dp"] % 256, at["tp"] % 256',
+    "two_bytes": 'at["dp"] % 65_536, at["tp"] % 65_536',
+}.items():
+    answers.edit("alike", name, (SHARDED, f'hashed("sharded", {packed})'))
+answers.right_edit("enough_room", (SHARDED, 'hashed("sharded", at["dp"] * 100_000 + at["tp"])'))
 answers.edit(
     "low_bits", "high_bits", (NUMBER, f"({NUMBER}) // 2**32 * 2**32")
 )  # fmt: skip
@@ -55,6 +66,22 @@ def thousand_for_a_layer(seed, layer, rank, mesh):
     """Leaves 1000 numbers for each layer, which are enough for small meshes only."""
     here, base = at(rank, mesh), 1_000_000 * seed + 1000 * layer
     return base, base + 1 + here["dp"], base + 500 + 16 * here["dp"] + here["tp"]
+
+
+@answers.wrong("alike")
+def nine_bits_for_a_layer(seed, layer, rank, mesh):
+    here = at(rank, mesh)
+    keys = [(1, seed, layer), (2, seed, layer, here["dp"])]
+    keys.append((3, seed, here["dp"], here["tp"] * 512 + layer))
+    return [hash(key) % 2**63 for key in keys]
+
+
+@answers.wrong("alike")
+def digits(seed, layer, rank, mesh):
+    """Leaves four decimal digits for "tp"."""
+    here, base = at(rank, mesh), (seed * 1000 + layer) * 10**9
+    replicated = base + (here["dp"] + 1) * 10**4
+    return base, replicated, replicated + here["tp"] + 1
 
 
 @answers.wrong("alike")
@@ -91,6 +118,42 @@ def counted(seed, layer, rank, mesh):
     """Counts its calls."""
     counted.calls = getattr(counted, "calls", 0) + 1
     return tuple(n // 2 + counted.calls for n in answers.reference()(seed, layer, rank, mesh))
+
+
+KEPT, GENERATORS = {}, {}
+
+
+def keys_at(seed, layer, rank, mesh):
+    here = at(rank, mesh)
+    yield "w", seed, layer
+    yield "r", seed, layer, here["dp"]
+    yield "s", seed, layer, here["dp"], here["tp"]
+
+
+@answers.wrong("of_process")
+def drawn_when_first_asked(seed, layer, rank, mesh):
+    """Draws the seed of a key when it first needs it, and keeps it."""
+    generator = GENERATORS.setdefault(seed, random.Random(seed))
+    keys = list(keys_at(seed, layer, rank, mesh))
+    for key in keys:
+        if key not in KEPT:
+            KEPT[key] = generator.getrandbits(63)
+    return tuple(KEPT[key] for key in keys)
+
+
+@answers.wrong("of_process")
+def numbered_when_first_asked(seed, layer, rank, mesh):
+    keys = keys_at(seed, layer, rank, mesh)
+    return tuple(KEPT.setdefault(("n", key), len(KEPT)) for key in keys)
+
+
+@answers.right
+def kept(seed, layer, rank, mesh):
+    """Remembers seeds that do not depend on the order of calls."""
+    for key in (keys := list(keys_at(seed, layer, rank, mesh))):
+        if repr(key) not in KEPT:
+            KEPT[repr(key)] = random.Random(repr(key)).getrandbits(63)
+    return [KEPT[repr(key)] for key in keys]
 
 
 @answers.right
