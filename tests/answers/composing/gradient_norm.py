@@ -17,6 +17,9 @@ answers.edit("norms_divided", "norms_divided", (TERM, f"{TERM}**2"))
 answers.edit("norms_added", "root_too_early", (REDUCE, f"squares = squares.sqrt()\n    {REDUCE}"),
     (ROOT, "return squares"))  # fmt: skip
 answers.edit("averaged", "averaged", (ROOT, "return (squares / group.size()).sqrt()"))
+answers.edit(None, "never_zero", (ROOT, "return squares.sqrt() + 1e-6"), says="expected 0")
+answers.edit(None, "never_zero_squares", (ROOT, "return (squares + 1e-12).sqrt()"),
+    says="no gradients on any rank")  # fmt: skip
 answers.edit(None, "norms_as_they_are", (TERM, "gradient.norm() ** 2 / c"))
 answers.edit(None, "converted_too_late", (TERM, "gradient.square().float().sum() / c"))
 answers.edit("nothing_sent", "own_norm", (REDUCE, "pass"))
