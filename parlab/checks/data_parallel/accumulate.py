@@ -30,6 +30,10 @@ MISTAKES = Mistakes(
     ),
     unweighted="the micro-batches' gradients are added without weights, so the step is too long",
     own_total="the weights of each rank add up to 1. Divide by `total`, of the global batch",
+    targets_counted=(
+        "the weight of a micro-batch's mean loss is its number of targets, divided by `total`, and "
+        "a sample has several targets. Divide the number of samples, `len(inputs)`"
+    ),
     zeroed="only the last micro-batch's gradient is left. Let .grad add up over all of them",
 )
 
@@ -39,17 +43,23 @@ def accumulate(check: Check) -> str:
     """Check uneven micro-batches, and ranks without any, on 1, 2, … ranks."""
     for trial in check.trials():
         sizes = [[3, 3, 2][: max(3 - rank, 0)] for rank in range(trial.size)]
-        for _ in trial.cases({f"micro-batches on the ranks: {sizes}": sizes}):
-            _on_micro_batches(trial, sizes)
+        name = f"micro-batches on the ranks: {sizes}"
+        cases = {name: 1, f"{name}, with 4 targets for each sample": 4}
+        for _, targets in trial.cases(cases):
+            _on_micro_batches(trial, sizes, targets)
     return "one synchronization, in the last backward pass; every sample weighs the same"
 
 
-def _on_micro_batches(trial: Trial, sizes: list[list[int]]) -> None:
+def _on_micro_batches(trial: Trial, sizes: list[list[int]], each: int) -> None:
+    """Check micro-batches whose samples have one target, or `each` targets, like text."""
     total, model = sum(map(sum, sizes)), awkward_model(trial.draw)
-    data = [[tokens(trial.draw, model, n) for n in rank] for rank in sizes]
+    model.register_forward_hook(lambda _, inputs, scores: scores.flatten(0, -2))
+    data = [[tokens(trial.draw, model, n * each) for n in rank] for rank in sizes]
+    if each > 1:
+        data = [[(x.unflatten(0, (-1, each)), y) for x, y in rank] for rank in data]
     batches = [batch for rank in data for batch in rank]
     found = [gradients(model, *batch) for batch in batches]
-    loss = sum(loss_sum(model, *batch) for batch in batches) / total
+    loss = sum(loss_sum(model, *batch) for batch in batches) / (total * each)
     own = data[trial.rank]
     given = [(inputs.clone(), targets.clone()) for inputs, targets in own]
     before = state_of(model)
@@ -65,7 +75,7 @@ def _on_micro_batches(trial: Trial, sizes: list[list[int]]) -> None:
         lambda: calls(replica, len(own)),
         lambda: activations_are_freed(replica),
         lambda: in_the_buffer(replica),
-        lambda: weighted_sum(everyone, found, weights(sizes), trial.rank, mistakes=MISTAKES),
+        lambda: weighted_sum(everyone, found, weights(sizes, each), trial.rank, mistakes=MISTAKES),
         lambda: has_type(part, Real, A_FLOAT),
         lambda: equal_states(state_of(model), before, "{}", 0.0),
         lambda: unchanged("`micro_batches`", given, own),
@@ -78,19 +88,19 @@ def calls(replica: Replica, own: int) -> Finding | None:
     outside = [i + 1 for i, outside in enumerate(replica.synchronized) if outside]
     if (got := len(replica.synchronized)) != own:
         return observed(
-            f"{got} backward passes for {own} micro-batches, expected one for each: it frees the "
-            "activations before the next micro-batch"
+            f"backward passes: {got}, micro-batches: {own}. Run one backward pass for each: it "
+            "frees the activations before the next micro-batch"
         )
     if replica.finished != [own]:
         return observed(
-            f"finish() is called {len(replica.finished)} times, after {replica.finished} backward "
-            f"passes, expected once, after {own}"
+            f"the numbers of backward passes before each call of finish() are {replica.finished}, "
+            f"expected {[own]}: one call, after the last pass"
         )
     if own > 1 and len(outside) == own:
         return MISTAKES.no_sync_forgotten()
     if outside != [own][:own]:
         return observed(
-            f"backward passes {outside} of {own} are outside no_sync(), expected only the last. It "
+            f"backward passes outside no_sync(): {outside} of {own}, expected only the last. It "
             "sends the buckets, and gradients that a later pass adds to .grad are never sent"
         )
     return None
@@ -101,9 +111,9 @@ def activations_are_freed(replica: Replica) -> Finding | None:
     for i, kept in enumerate(replica.kept):
         if kept:
             return observed(
-                f"when forward pass {i + 1} begins, tensors of earlier ones are still in memory for "
-                f"a backward pass: {kept}, expected 0. Run each backward pass before the next "
-                "forward pass, without retain_graph"
+                f"when forward pass {i + 1} begins, earlier ones still keep tensors for a backward "
+                f"pass: {kept}, expected 0. Run each backward pass before the next forward pass, "
+                "without retain_graph"
             )
     return None
 
@@ -115,8 +125,12 @@ def in_the_buffer(replica: Replica) -> Finding | None:
     return None
 
 
-def weights(sizes: list[list[int]]) -> Weights:
-    """Return the micro-batches' weights on each rank: right ones, and those of each mistake."""
+def weights(sizes: list[list[int]], each: int) -> Weights:
+    """Return the micro-batches' weights on each rank: right ones, and those of each mistake.
+
+    Args:
+        each: number of targets of a sample.
+    """
     total = sum(map(sum, sizes))
     batches = [(n, i == len(rank) - 1, rank) for rank in sizes for i, n in enumerate(rank)]
 
@@ -126,5 +140,6 @@ def weights(sizes: list[list[int]]) -> Weights:
     return on_all_ranks([n / total for n, _, _ in batches]), [
         ("unweighted", on_all_ranks([1.0 for _ in batches])),
         ("own_total", on_all_ranks([n / sum(rank) for n, _, rank in batches])),
+        ("targets_counted", on_all_ranks([n * each / total for n, _, _ in batches])),
         ("zeroed", on_all_ranks([n / total * last for n, last, _ in batches])),
     ]

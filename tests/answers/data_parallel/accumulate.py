@@ -22,9 +22,9 @@ answers.edit(
     says="when forward pass 2 begins",
 )
 answers.edit(
-    None, "all_in_no_sync", (LAST, "parallel.no_sync()"), says="backward passes [] of 3 are outside"
+    None, "all_in_no_sync", (LAST, "parallel.no_sync()"), says="outside no_sync(): [] of 3"
 )
-answers.edit(None, "not_finished", (FINISH, ""), says="called 0 times")
+answers.edit(None, "not_finished", (FINISH, ""), says="each call of finish() are []")
 answers.edit(
     "ranks_left",
     "nothing_to_do",
@@ -38,6 +38,7 @@ answers.edit(
 )
 answers.edit("unweighted", "unweighted", (WEIGHT, ""))
 answers.edit(None, "one_over_k", (WEIGHT, " / len(micro_batches)"))
+answers.edit("targets_counted", "weights_by_targets", ("len(inputs) /", "len(targets) /"))
 answers.edit("own_total", "own_total", (WEIGHT, f" * (len(inputs) / {OWN})"))
 answers.edit("zeroed", "zeroed", ("loss.backward()", "parallel.zero_grad(); loss.backward()"))
 answers.edit("returns_none", "no_return", ("return weighted_loss", "pass"))
@@ -54,7 +55,7 @@ answers.edit(
 answers.edit(None, "loss_of_the_last", (SUM, "weighted_loss = loss.item()"), says="add up to")
 
 
-@answers.wrong(None, says="1 backward passes for 3 micro-batches")
+@answers.wrong(None, says="backward passes: 1, micro-batches: 3")
 def one_backward_pass_at_the_end(parallel, micro_batches, total):
     losses = [F.cross_entropy(parallel(x), y) * (len(x) / total) for x, y in micro_batches]
     if losses:
@@ -80,6 +81,18 @@ def gradients_set_to_none(parallel, micro_batches, total):
     return answers.reference()(parallel, micro_batches, total)
 
 
+@answers.wrong("targets_counted")
+def sum_over_targets(parallel, micro_batches, total):
+    part = 0.0
+    for i, (inputs, targets) in enumerate(micro_batches):
+        with nullcontext() if i == len(micro_batches) - 1 else parallel.no_sync():
+            loss = F.cross_entropy(parallel(inputs), targets, reduction="sum") / total
+            loss.backward()
+        part += loss.item()
+    parallel.finish()
+    return part
+
+
 @answers.right
 def loss_in_a_pass_of_its_own(parallel, micro_batches, total):
     part = 0.0
@@ -94,7 +107,7 @@ def loss_in_a_pass_of_its_own(parallel, micro_batches, total):
 @answers.right
 def all_but_the_last_first(parallel, micro_batches, total):
     def backward(inputs, targets):
-        loss = F.cross_entropy(parallel(inputs), targets, reduction="sum") / total
+        loss = F.cross_entropy(parallel(inputs), targets) * len(inputs) / total
         loss.backward()
         return loss.item()
 
@@ -113,7 +126,7 @@ def sums_of_losses(parallel, micro_batches, total):
     part = 0
     for left, (x, y) in zip(range(len(micro_batches))[::-1], micro_batches, strict=True):
         with parallel.no_sync() if left else nullcontext():
-            loss = F.cross_entropy(parallel(x), y, reduction="sum") / total
+            loss = F.cross_entropy(parallel(x), y, reduction="sum") / (total * y.numel() / len(x))
             loss.backward()
         part += float(loss)
     parallel.finish()
@@ -124,7 +137,7 @@ def sums_of_losses(parallel, micro_batches, total):
 def only_backward_in_no_sync(parallel, micro_batches, total):
     parts = []
     for i, (inputs, targets) in enumerate(micro_batches, start=1):
-        loss = F.cross_entropy(parallel(inputs), targets) * len(targets) / total
+        loss = F.cross_entropy(parallel(inputs), targets) * len(inputs) / total
         with parallel.no_sync() if i < len(micro_batches) else nullcontext():
             loss.backward()
         parts.append(loss.item())
