@@ -1,7 +1,6 @@
 """Answers to `flat_gradients`."""
 
 import torch
-from torch.nn.utils import parameters_to_vector
 
 from parlab_staff.answers import Answers
 
@@ -99,7 +98,7 @@ def offset_never_moves(model):
 def what_was_there(model):
     trainable = trainable_of(model)
     old = [torch.zeros_like(p) if p.grad is None else p.grad for p in trainable]
-    flat = parameters_to_vector(old)
+    flat = torch.cat([gradient.flatten() for gradient in old])
     for parameter, part in zip(trainable, flat.split([p.numel() for p in trainable]), strict=True):
         parameter.grad = part.view_as(parameter)
     return flat
@@ -111,6 +110,21 @@ def kept_on_the_model(model):
         model.kept = [answers.reference()(model)]
     model.kept[0].zero_()
     return model.kept[0]
+
+
+@answers.wrong(None, says="not a new buffer: the .grad that 1.weight had")
+def reused_for_one(model):
+    trainable = trainable_of(model)
+    if len(trainable) > 1 or trainable[0].grad is None:
+        return answers.reference()(model)
+    return trainable[0].grad.zero_().view(-1)
+
+
+@answers.wrong("not_in_place")
+def weights_made_contiguous(model):
+    for parameter in trainable_of(model):
+        parameter.data = parameter.data.contiguous()
+    return answers.reference()(model)
 
 
 @answers.wrong("leaves_the_buffer")
@@ -167,7 +181,7 @@ def with_as_strided(model):
 @answers.right
 def zeroed_at_the_end(model):
     trainable = trainable_of(model)
-    flat = torch.empty_like(parameters_to_vector(trainable)).detach()
+    flat = torch.cat([parameter.detach().flatten() for parameter in trainable])
     for parameter, part in zip(trainable, flat.split([p.numel() for p in trainable]), strict=True):
         parameter.grad = part.view(*parameter.shape)
     return flat.zero_()
