@@ -27,8 +27,8 @@ MISTAKES = Mistakes(
         "own memory: .clone() and .to(…) return new tensors, .detach() does not"
     ),
     no_buffers=(
-        "the ranks compute different outputs, because these buffers are still this rank's own: "
-        "{names}. Use model.buffers(): state_dict() lacks buffers that are not persistent"
+        "these buffers are still this rank's own: {names}. model.buffers() has all of them, of any "
+        "dtype, and also those that state_dict() leaves out"
     ),
     tied_twice=(
         "{got} bytes arrive, expected {right}: a tied weight is sent twice. state_dict() contains "

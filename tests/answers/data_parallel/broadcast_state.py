@@ -31,6 +31,12 @@ answers.edit(
     (ALL, "{t.data_ptr(): t for t in model.state_dict(keep_vars=True).values()}.values()"),
 )
 answers.edit(
+    "no_buffers",
+    "only_floats",
+    (ALL, f"(t for t in {ALL} if t.is_floating_point())"),
+    says="still this rank's own: seen. ",
+)
+answers.edit(
     None,
     "no_frozen",
     ("model.parameters(), ", "(p for p in model.parameters() if p.requires_grad), "),
