@@ -17,7 +17,7 @@ MISTAKES = Mistakes(
         "tp must divide {heads} heads, pp must divide {layers} layers, and dp · micro_batch must "
         "divide a batch of {batch}. Test that before"
     ),
-    too_large="({layout}) does not fit: it needs {need} bytes, and a device has {memory:.0f}",
+    too_large="({layout}) does not fit: it needs {need} bytes, and a device has {memory:.12g}",
     not_sorted=(
         "({one}), which takes {seconds:g} s, comes before ({other}), which takes {less:g} s. Sort "
         "by increasing seconds"
@@ -49,7 +49,8 @@ def plan_layouts(check: Check) -> str:
                 cluster = Cluster(nodes, devices, memory, 1e9, LINK, LINK)
                 return check.function(model, cluster, made_up.memory, made_up.seconds)
 
-            for memory in (1e9, needs[len(needs) // 2], needs[0]) if needs else ():
+            half = needs[len(needs) // 2] if needs else 0
+            for memory in (1e9, half, int(half), needs[0]) if needs else ():
                 got = trial.run_function(plan, memory)
                 trial.require(lambda: _form(got), lambda: made_up.judged(got, memory))
             least = f", although the smallest need is {needs[0]}" if needs else ""
@@ -70,6 +71,8 @@ class Predictions:
     def __init__(self, draw: Random, model: Model, devices: int) -> None:
         layouts = list(possible(model, devices))
         needs, times = draw.sample(range(9_999, 99_999), len(layouts)), range(999, 9_999)
+        # Only the smallest need, which errors must name, is a whole number.
+        needs = [need if need == min(needs) else need + 0.25 for need in needs]
         self.needs = dict(zip(layouts, needs, strict=True))
         self.times = dict(zip(layouts, draw.sample(times, len(layouts)), strict=True))
         self.times |= dict.fromkeys(layouts[:2], 4_000)  # equal, because layouts have no `<`
@@ -99,7 +102,7 @@ class Predictions:
             if need <= memory and got.count(layout) != 1:
                 return observed(
                     f"({layout}) is in the list {got.count(layout)} times, expected once: it needs "
-                    f"{need} bytes, and a device has {memory:.0f}"
+                    f"{need} bytes, and a device has {memory:.12g}"
                 )
         for one, other in pairwise(got):
             times = self.times[one], self.times[other]

@@ -32,6 +32,9 @@ for mistake, name, *edits in (
         "states_alone",
         ("sum(memory_of(model, layout).values())", 'memory_of(model, layout)["states"]'),
     ),
+    ("too_large", "whole_bytes", (FITS, "int(need) <= cluster.memory")),
+    ("too_large", "rounded", ("need <= cluster", "round(need) <= cluster")),
+    (None, "rounded_up", ("need <= cluster", "math.ceil(need) <= cluster")),
     (
         "wrong_type",
         "a_generator",
