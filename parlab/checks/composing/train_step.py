@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,6 +13,7 @@ from parlab.checks.base.compare import close, equal, explained, has_type
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
 from parlab.checks.composing import _steps as meshes
+from parlab.checks.composing._meshes import places
 from parlab.costs.collectives import ring_bytes
 from parlab.parallel_gpt import ShardedAdam, Stage
 
@@ -24,7 +24,7 @@ MISTAKES = Mistakes(
     ),
     gradients_detached=(
         "`.grad` of {name} is no view of `adam.gradient` any more, so the update does not see it. "
-        "Use `adam.gradient.zero_()`"
+        "Do not assign to `.grad`, and clear it with `adam.gradient.zero_()`"
     ),
     tied_not_summed=(
         "when zero_step is called, the gradient of the embedding is that of one of its two uses. "
@@ -133,6 +133,7 @@ def _step(trial: Trial, own: meshes.Setup) -> None:
         if "embedding" in groups:
             groups["embedding"].take_events()
     loss = trial.run(*arguments, seconds=meshes.SECONDS)
+    losses = trial.gather(loss if isinstance(loss, float) else math.nan)
     trial.require(
         lambda: _each_once(calls.made),
         lambda: calls.wrong,
@@ -142,7 +143,8 @@ def _step(trial: Trial, own: meshes.Setup) -> None:
         lambda: equal(
             meshes.flat(dict(stage.named_parameters())), serial.weights, "the stage's new weight"
         ),
-        lambda: _loss(loss, serial, own),
+        lambda: has_type(loss, float, "a float"),
+        lambda: _loss(losses, trial.rank, serial, own),
         lambda: _tied_traffic(own),
     )
 
@@ -188,13 +190,14 @@ def _gradient(calls: Calls, serial: Serial) -> Finding | None:
     return explained(got, serial.gradient, wrong, MISTAKES, name, meshes.TOLERANCE)
 
 
-def _loss(loss: Any, serial: Serial, own: meshes.Setup) -> Finding | None:
-    if (finding := has_type(loss, float, "a float")) is not None:
-        return finding
+def _loss(losses: list[float], rank: int, serial: Serial, own: meshes.Setup) -> Finding | None:
+    loss = losses[rank]
     right = sum(serial.losses) / len(serial.losses)
     if close(loss, right, meshes.TOLERANCE):
         return None
-    if close(loss, serial.losses[own.replica], meshes.TOLERANCE):
+    of_replicas = [serial.losses[at["dp"]] for at in places(own.mesh)]
+    pairs = zip(losses, of_replicas, strict=True)
+    if all(close(*pair, meshes.TOLERANCE) for pair in pairs):
         return MISTAKES.replica_loss()
     for factor in range(2, math.prod(own.mesh.values()) + 1):
         if close(loss, factor * right, meshes.TOLERANCE):

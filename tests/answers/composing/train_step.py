@@ -47,6 +47,9 @@ answers.edit(None, "other_group", ('groups["pp"]', 'groups["dp"]'))
 answers.edit("replica_loss", "loss_over_pp", (
     LOSS, '    dist.all_reduce(loss, group=groups["pp"])\n'
 ), (" / " + COPIES, ""))  # fmt: skip
+answers.edit(None, "largest_loss", (
+    LOSS, LOSS.replace("loss,", "loss, op=dist.ReduceOp.MAX,")
+), (" / " + COPIES, ""), says="the result is")  # fmt: skip
 answers.edit("copies_in_loss", "copies_of_tp", (COPIES, 'groups["dp"].size()'))
 answers.edit("copies_in_loss", "sum", (" / " + COPIES, ""))
 answers.edit("tied_traffic", "tied_twice", (
