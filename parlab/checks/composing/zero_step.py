@@ -26,8 +26,9 @@ MISTAKES = Mistakes(
         "gradients too often"
     ),
     clipped_by_own_norm=(
-        "the gradient is clipped by the norm of this rank's shard. Use the norm of the whole "
-        "model's gradient, which gradient_norm returns, so that all ranks use the same factor"
+        "the gradient is clipped as if its norm were that of this rank's shard. Use the norm of "
+        "the whole model's gradient, which gradient_norm returns, to decide whether to clip, and "
+        "for the factor, so that both are the same on all ranks"
     ),
     not_gathered=(
         "this rank's `adam.flat` has new values in its own shard only. Gather those of the others"
