@@ -18,6 +18,7 @@ MESHES: list[dict[str, int]] = [
     {"dp": 3, "ep": 2, "cp": 2, "pp": 1, "tp": 3},
     {"dp": 5},
     {"dp": 1, "tp": 1},
+    {"p": 2, "dp": 3, "pp": 2},  # names that are parts of others
 ]
 
 NOT_SORTED = (

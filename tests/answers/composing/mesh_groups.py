@@ -71,6 +71,17 @@ def one_for_each_rank(mesh, *dims):
     ]
 
 
+@answers.wrong(None, says="mesh {'p': 2, 'dp': 3, 'pp': 2}, dims")
+def parts_of_names(mesh, *dims):
+    """Takes "p" for one of the dimensions if "dp" is."""
+    named(mesh, dims)
+    joined, groups = " ".join(dims), {}
+    for rank in range(math.prod(mesh.values())):
+        own = coordinates(rank, mesh)
+        groups.setdefault(tuple(own[dim] for dim in mesh if dim not in joined), []).append(rank)
+    return list(groups.values())
+
+
 @answers.wrong("argument_changed")
 def sizes_taken_out(mesh, *dims):
     named(mesh, dims)
