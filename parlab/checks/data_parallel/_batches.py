@@ -20,5 +20,5 @@ def divided(steps: Sequence[Shares], sizes: Sequence[int]) -> Finding | None:
     counted = Counter(sample for shares in steps for share in shares for sample in share)
     for sample in (*range(sum(sizes)), *counted):
         if counted[sample] != (right := int(0 <= sample < sum(sizes))):
-            return observed(f"uses of sample {sample}: {counted[sample]}, expected {right}")
+            return observed(f"sample {sample} is used {counted[sample]} times, expected {right}")
     return None

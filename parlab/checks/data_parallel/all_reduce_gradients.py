@@ -87,7 +87,7 @@ def each_once(model: Awkward, trial: Trial) -> Finding | None:
     if trial.size == 1 or (got == right and calls <= len(parameters)):
         return None
     return observed(
-        f"calls: {calls}, bytes sent: {got}, expected {len(parameters)} and {right}: each "
+        f"{calls} calls send {got} bytes in all, expected {len(parameters)} and {right}: each "
         "trainable tensor once through one all-reduce, `unused` too"
     )
 

@@ -22,7 +22,7 @@ from parlab.checks.data_parallel._models import awkward_model, gradients_of, ins
 MISTAKES = Mistakes(
     divided_again=_sums.MISTAKES.texts["divided_again"],
     left_out=(
-        "all-reduces: {got}, buckets: {right}. A parameter without a gradient never calls "
+        "{got} all-reduces for {right} buckets. A parameter without a gradient never calls "
         "gradient_ready, so finish() must start the remaining buckets"
     ),
     blocking=(
@@ -34,15 +34,15 @@ MISTAKES = Mistakes(
         "one as soon as none of its own gradients is missing"
     ),
     no_overlap=(
-        "buckets that start during the backward pass: {got}, complete by then: {right}. A bucket "
-        "that starts later cannot overlap with the backward pass"
+        "{got} buckets start during the backward pass, expected {right}, which are complete by "
+        "then. A bucket that starts later cannot overlap with the backward pass"
     ),
     as_they_come=(
         "the buckets start in the order {order}, as they are complete. That order may differ "
         "between ranks, which would add up different buckets. Start bucket 1 only after bucket 0"
     ),
     not_awaited=(
-        "all-reduces that run when finish() returns: {got} of {right}. The optimizer would "
+        "finish() returns while {got} of {right} all-reduces are running, so the optimizer would "
         "read gradients that still change. Wait for every handle"
     ),
     left_the_buffers=(

@@ -40,7 +40,7 @@ MISTAKES = Mistakes(
         "the first step"
     ),
     steps=(
-        "calls of optimizer.step(): {got}, expected {right}: one for each global batch, "
+        "optimizer.step() is called {got} times, expected {right}: once for each global batch, "
         "which has batch_size samples on all ranks together, and fewer at the end of an epoch. "
         "Ranks without samples take the step, too"
     ),

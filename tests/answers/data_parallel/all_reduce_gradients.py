@@ -12,11 +12,11 @@ REDUCE = "comm.Allreduce(MPI.IN_PLACE, parameter.grad)"
 ZEROS = "parameter.grad = torch.zeros_like(parameter)"
 IF_FROZEN = "if not parameter.requires_grad:"
 
-answers.edit(None, "broadcast", (REDUCE, "comm.Bcast(parameter.grad, root=0)"), says="bytes sent: ")
+answers.edit(None, "broadcast", (REDUCE, "comm.Bcast(parameter.grad, root=0)"), says="calls send")
 answers.edit(
     None, "nan_to_num", (WEIGHT, "torch.nan_to_num_(parameter.grad.mul_(share))"), says="NaN"
 )
-answers.edit(None, "frozen_too", (IF_FROZEN, "if False:"), says="bytes sent: ")
+answers.edit(None, "frozen_too", (IF_FROZEN, "if False:"), says="calls send")
 answers.edit(
     None,
     "frozen_gradient",
