@@ -541,8 +541,6 @@ for step in (1, 2, 3):
 # You can do this without copying: make each `.grad` a *view* into the buffer. If a `.grad` exists, `backward()` adds to it in place. So the gradients are computed in the
 # buffer, and the optimizer reads them there.
 #
-# Edge case: a weight may be transposed in memory, and must stay there.
-#
 # **Predict**: `optimizer.zero_grad()` sets every `.grad` to `None`. What does the all-reduce send after that? What must a training loop call instead?
 #
 # <details><summary>Hint 1</summary>

@@ -15,7 +15,6 @@ from parlab.checks.data_parallel._models import (
     Tensors,
     awkward_model,
     gradients_of,
-    in_column_order,
     inside,
 )
 
@@ -47,7 +46,7 @@ def flat_gradients(check: Check) -> str:
     one[0].requires_grad_(False)
     one[1].weight.grad = torch.ones_like(one[1].weight)
     models = {
-        "a float64 model, with a transposed weight": in_column_order(awkward_model(check.draw)),
+        "a float64 model": awkward_model(check.draw),
         "a float32 model": awkward_model(check.draw).float(),
         "a model with one trainable parameter, the last, which has a .grad": one,
     }

@@ -120,13 +120,6 @@ def reused_for_one(model):
     return trainable[0].grad.zero_().view(-1)
 
 
-@answers.wrong("not_in_place")
-def weights_made_contiguous(model):
-    for parameter in trainable_of(model):
-        parameter.data = parameter.data.contiguous()
-    return answers.reference()(model)
-
-
 @answers.wrong("leaves_the_buffer")
 def put_back_by_a_hook(model):
     flat = answers.reference()(model)
