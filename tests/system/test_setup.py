@@ -174,6 +174,21 @@ def test_a_python_that_does_not_fit_is_named(tmp_path: Path) -> None:
     assert not (tmp_path / ".venv").exists()
 
 
+def test_a_python_without_venv_is_used_only_if_there_is_no_other(tmp_path: Path) -> None:
+    """The first `python` cannot import ensurepip. `make` prints the one that it would run."""
+    folder = checkout(tmp_path)
+    for name, refused in {"bare": "ensurepip", "complete": "nothing"}.items():
+        script = folder / name
+        script.write_text(
+            "#!/bin/sh\n"
+            f'case "$*" in *{refused}*) exit 1;; *parlab.setup*) echo {name}; exit;; esac\n'
+            f'exec {sys.executable} "$@"\n'
+        )
+        script.chmod(0o755)
+    assert make(folder, "setup", "PYTHONS=./bare ./complete").stdout == "complete\n"
+    assert make(folder, "setup", "PYTHONS=false ./bare").stdout == "bare\n"
+
+
 def test_a_python_without_venv_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Debian's python3 is like this without the package python3-venv."""
     monkeypatch.setitem(sys.modules, "ensurepip", None)
