@@ -7,6 +7,7 @@ file, of a folder, or of the `xdist_group` that they name. Tests that measure ti
 busy are in the group "clock", so that they do not run at the same time.
 """
 
+import gc
 import os
 
 import pytest
@@ -59,6 +60,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         group = _group(item)
         costs[group] = max(costs.get(group, 0), cost(item))
     items.sort(key=lambda item: (-costs[_group(item)], _group(item), cost(item)))
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage less often, and skip what stays: a tenth of the unit tests' time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 def _group(item: pytest.Item) -> str:
