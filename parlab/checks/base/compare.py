@@ -217,18 +217,19 @@ def _common_factor(got: np.ndarray, right: np.ndarray) -> str:
         return ""
     largest = np.unravel_index(np.abs(right).argmax(), right.shape)
     factor = float(got[largest]) / float(right[largest])
-    texts = {-1.0: "has the wrong sign"}
-    for n in range(2, 65):
-        texts |= {
-            float(n): f"is {n} times the expected one",
-            1 / n: f"is 1/{n} of the expected one",
-        }
-    for multiple, text in texts.items():
-        if abs(factor / multiple - 1) < 1e-3:
-            expected = right * multiple
-            close = np.isclose(got, expected, 1e-3, 1e-5 * abs(expected[largest]))
-            return f". Each value {text}" if close.all() else ""
-    return ""
+    if -1.5 < factor < -0.5:
+        multiple, text = -1.0, "has the wrong sign"
+    elif 1.5 < factor < 64.5:
+        multiple = float(round(factor))
+        text = f"is {multiple:.0f} times the expected one"
+    elif 1 / 64.5 < factor < 1 / 1.5:
+        multiple = 1 / round(1 / factor)
+        text = f"is 1/{round(1 / factor)} of the expected one"
+    else:
+        return ""
+    expected = right * multiple
+    close = np.isclose(got, expected, 1e-3, 1e-5 * abs(expected[largest]))
+    return f". Each value {text}" if close.all() else ""
 
 
 def _within(

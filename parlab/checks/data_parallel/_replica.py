@@ -32,7 +32,7 @@ class Replica(nn.Module):
         buffers: one buffer, of which all gradients are views.
         synchronized: for each backward pass, whether it ran outside `no_sync()`.
         finished: for each `finish()`, the number of backward passes before it.
-        kept: for each forward pass, how many tensors earlier ones still keep when it begins.
+        kept: at each forward pass and each `finish()`, how many tensors earlier passes still keep.
     """
 
     def __init__(self, model: nn.Module, group: dist.ProcessGroup) -> None:
@@ -41,7 +41,7 @@ class Replica(nn.Module):
         self.synchronize = True
         self.synchronized: list[bool] = []
         self.finished: list[int] = []
-        self.kept: list[int] = []
+        self.kept: dict[str, int] = {}
         self.sent: State = {}
         parameters = trainable(model)
         *_, self._first_ready = parameters
@@ -52,6 +52,7 @@ class Replica(nn.Module):
             parameter.grad = self._parts[name] = part.view_as(parameter)
             parameter.register_post_accumulate_grad_hook(lambda _, name=name: self._ready(name))
         self._alive: WeakSet[_Kept] = WeakSet()
+        self._passes = 0
         model.register_forward_pre_hook(self._begin)
         model.register_forward_hook(self._end, always_call=True)
 
@@ -62,7 +63,8 @@ class Replica(nn.Module):
             self.sent[name] = self._parts[name].clone()
 
     def _begin(self, *_: Any) -> None:
-        self.kept.append(len(self._alive))
+        self.kept[f"forward pass {self._passes + 1} begins"] = len(self._alive)
+        self._passes += 1
         self._saving = saved_tensors_hooks(self._keep, lambda kept: kept.tensor)
         self._saving.__enter__()
 
@@ -86,6 +88,7 @@ class Replica(nn.Module):
 
     def finish(self) -> None:
         self.finished.append(len(self.synchronized))
+        self.kept["finish() is called"] = len(self._alive)
         for name, part in self._parts.items():
             total = self.sent.get(name, part)
             later = part - total

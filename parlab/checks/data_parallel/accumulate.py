@@ -107,13 +107,13 @@ def calls(replica: Replica, own: int) -> Finding | None:
 
 
 def activations_are_freed(replica: Replica) -> Finding | None:
-    """Require that no forward pass begins while autograd keeps the tensors of an earlier one."""
-    for i, kept in enumerate(replica.kept):
+    """Require that each backward pass frees what the forward pass kept, before the next begins."""
+    for when, kept in replica.kept.items():
         if kept:
             return observed(
-                f"when forward pass {i + 1} begins, earlier ones still keep tensors for a backward "
-                f"pass: {kept}, expected 0. Run each backward pass before the next forward pass, "
-                "without retain_graph"
+                f"when {when}, earlier forward passes still keep tensors for a backward pass: "
+                f"{kept}, expected 0. Run each backward pass before the next forward pass, without "
+                "retain_graph"
             )
     return None
 

@@ -22,6 +22,12 @@ answers.edit(
     says="when forward pass 2 begins",
 )
 answers.edit(
+    None,
+    "keeps_the_last_graph",
+    ("loss.backward()", "loss.backward(retain_graph=last)"),
+    says="when finish() is called",
+)
+answers.edit(
     None, "all_in_no_sync", (LAST, "parallel.no_sync()"), says="outside no_sync(): [] of 3"
 )
 answers.edit(None, "not_finished", (FINISH, ""), says="each call of finish() are []")
