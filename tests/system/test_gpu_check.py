@@ -503,7 +503,9 @@ def test_ctrl_c_ends_labs_that_run_side_by_side(mpi: bool, tmp_path: Path) -> No
     options = on_cpu(labs, output, "--jobs", "2")
     if mpi:
         options.remove("--without-mpi")
-    command = [sys.executable, "-m", "parlab_staff.gpu_check", *options]
+    # A shell may have blocked Ctrl-C in background processes such as this one.
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "parlab_staff.gpu_check"]
+    command += options
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
         wait_until(lambda: all(file.exists() for file in begun), 100, "both labs run")
         wait_until(lambda: all(" " in file.read_text() for file in begun), 10, "they have written")
