@@ -1,5 +1,6 @@
 """Exercise `plan_layouts`: plans for predictions that the check makes up."""
 
+import math
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -56,7 +57,7 @@ def plan_layouts(check: Check) -> str:
             least = f", although the smallest need is {needs[0]}" if needs else ""
             for memory in (needs[0] - 1, 0) if needs else (10**9,):
                 what = f"a memory of {memory} bytes{least}" if needs else "a model of these sizes"
-                smallest = needs[0] if needs else ""
+                smallest = math.ceil(needs[0]) if needs else ""
                 require_refusal(trial, lambda: plan(memory), what=what, names=smallest)
                 trial.require(lambda: made_up.judged([], 0))
     return "all possible layouts that fit, fastest first, and the smallest need if none fits"
@@ -71,9 +72,7 @@ class Predictions:
     def __init__(self, draw: Random, model: Model, devices: int) -> None:
         layouts = list(possible(model, devices))
         needs, times = draw.sample(range(9_999, 99_999), len(layouts)), range(999, 9_999)
-        # Only the smallest need, which errors must name, is a whole number.
-        needs = [need if need == min(needs) else need + 0.25 for need in needs]
-        self.needs = dict(zip(layouts, needs, strict=True))
+        self.needs = {layout: need + 0.25 for layout, need in zip(layouts, needs, strict=True)}
         self.times = dict(zip(layouts, draw.sample(times, len(layouts)), strict=True))
         self.times |= dict.fromkeys(layouts[:2], 4_000)  # equal, because layouts have no `<`
         # Large, so that some layout fits if a planner forgets one kind of bytes.

@@ -1,5 +1,6 @@
 """Answers to `plan_layouts`."""
 
+import math
 from itertools import product
 
 from parlab.layouts import Layout
@@ -11,7 +12,9 @@ SIZES = "range(1, model.batch // dp + 1)"
 BATCH = "model.batch % (dp * b) == 0"
 FITS = "need <= cluster.memory"
 SORTED = "sorted(fitting, key=lambda layout: seconds_of(model, layout, cluster))"
-REFUSAL = 'raise ValueError(f"no layout fits: the smallest needs {min(needs.values()):.0f} bytes")'
+REFUSAL = (
+    'raise ValueError(f"none fits: the smallest needs {math.ceil(min(needs.values()))} bytes")'
+)
 IMPOSSIBLE = 'raise ValueError(f"no layout of {devices} devices divides heads, layers, and batch")'
 
 
@@ -77,7 +80,9 @@ def by_products(model, cluster, memory_of, seconds_of):
         raise ValueError("heads, layers, and batch do not divide")
     needs = [sum(memory_of(model, layout).values()) for layout in found]
     if min(needs) > cluster.memory:
-        raise ValueError(f"{cluster.memory:,} bytes are too few: {min(needs):,} bytes needed")
+        raise ValueError(
+            f"{cluster.memory:,} bytes are too few: {math.ceil(min(needs)):,} bytes needed"
+        )
     timed = [
         (seconds_of(model, layout, cluster), i)
         for i, layout in enumerate(found)
@@ -107,7 +112,7 @@ def by_division(model, cluster, memory_of, seconds_of):
     need = {layout: sum(memory_of(model, layout).values()) for layout in layouts}
     least = min(need.values())  # a ValueError if there is none
     if least > cluster.memory:
-        raise ValueError(f"a device needs {least} bytes")
+        raise ValueError(f"a device needs {-(-least // 1)} bytes")
     times = {
         layout: seconds_of(model, layout, cluster)
         for layout in layouts
@@ -116,4 +121,11 @@ def by_division(model, cluster, memory_of, seconds_of):
     return sorted(times, key=times.__getitem__)
 
 
-answers.right_edit("scientific", ("{min(needs.values()):.0f}", "{float(min(needs.values()))}"))
+LEAST = "{math.ceil(min(needs.values()))}"
+answers.right_edit("scientific", (LEAST, "{float(math.ceil(min(needs.values())))}"))
+answers.edit(
+    None, "least_rounded_down", (LEAST, "{int(min(needs.values()))}"), says="not name the number"
+)
+answers.edit(
+    None, "least_rounded", (LEAST, "{min(needs.values()):.0f}"), says="not name the number"
+)
