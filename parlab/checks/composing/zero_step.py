@@ -30,6 +30,10 @@ MISTAKES = Mistakes(
         "the whole model's gradient, which gradient_norm returns, to decide whether to clip, and "
         "for the factor, so that both are the same on all ranks"
     ),
+    lengthened=(
+        "a gradient whose norm is smaller than `max_norm` is scaled by `max_norm` / norm, which "
+        "is more than 1. Leave such a gradient as it is"
+    ),
     not_gathered=(
         "this rank's `adam.flat` has new values in its own shard only. Gather those of the others"
     ),
@@ -46,6 +50,7 @@ MAX_NORM, LR = 5.0, 0.01
 STEPS = {  # the norm of the gradient, divided by MAX_NORM
     "a gradient to clip": 10.0,
     "a gradient to clip, of which the shards are short": 1.1,
+    "a gradient that is almost long enough to clip": 0.5,
     "a short gradient": 0.05,
     "a gradient of zero": 0.0,
 }
@@ -178,8 +183,10 @@ def _moments(
         )
     moment, name = right["exp_avg"][part], "Adam's mean of this shard's gradients (`exp_avg`)"
     # The moment contains a tenth of the last gradient.
-    own = moment + 0.1 * (_clip(mean.norm()) - _clip(norm)) * mean
-    wrong = {"clipped_by_own_norm": own}
+    wrong = {
+        "clipped_by_own_norm": moment + 0.1 * (_clip(mean.norm()) - _clip(norm)) * mean,
+        "lengthened": moment + 0.1 * (MAX_NORM / norm - _clip(norm)) * mean,
+    }
     return explained(got["exp_avg"], moment, wrong, MISTAKES, name, meshes.TOLERANCE)
 
 

@@ -26,6 +26,8 @@ answers.edit(None, "clipped_norm", (
     "    return norm\n", "    return norm.clamp(max=max_norm)\n"
 ))  # fmt: skip
 answers.edit(None, "not_clipped", (CLIP, ""))
+answers.edit("lengthened", "always_scaled", (CLIP, "    gradient *= max_norm / norm\n"))
+answers.edit("lengthened", "clipped_from_1", (CLIP, CLIP.replace("norm > max_norm", "norm > 1")))
 answers.edit("clipped_by_own_norm", "own_shard_clipped", (
     CLIP,
     "    own = gradient.norm()\n"
