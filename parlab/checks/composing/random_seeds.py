@@ -35,10 +35,10 @@ MISTAKES = Mistakes(
 )
 PURPOSES = {"weights": (), "replicated": ("dp",), "sharded": ("dp", "tp")}
 SMALL = {
-    "dp 2 × pp 2 × tp 2": {"dp": 2, "pp": 2, "tp": 2},
-    "tp 3 × dp 2 × pp 2": {"tp": 3, "dp": 2, "pp": 2},
-    "pp 1 × tp 2 × dp 3": {"pp": 1, "tp": 2, "dp": 3},
-    "one rank": {"tp": 1, "pp": 1, "dp": 1},
+    "a mesh of dp 2 × pp 2 × tp 2": {"dp": 2, "pp": 2, "tp": 2},
+    "a mesh of tp 3 × dp 2 × pp 2": {"tp": 3, "dp": 2, "pp": 2},
+    "a mesh of pp 1 × tp 2 × dp 3": {"pp": 1, "tp": 2, "dp": 3},
+    "a mesh of one rank": {"tp": 1, "pp": 1, "dp": 1},
 }
 LARGE = {"dp": 12, "pp": 1, "tp": 12}
 LARGEST = [  # 100,000 ranks
@@ -73,6 +73,7 @@ RUNS = [  # a mesh, seeds, layers, and ranks
     ),
     *((mesh, (0, 1), (0, 1), marked(mesh)) for mesh in LARGEST),
     (LARGEST[0], (0, 1), marks(1000), (0, 1, 50_000, 50_001)),
+    (LARGEST[0], marks(1_000_001), (0,), (0,)),
 ]
 REFUSED = ({"dp": 2, "pp": 1, "tp": 3}, {"tp": 1, "pp": 2, "dp": 4})
 Calls = Sequence[tuple[int, int, int]]  # seed, layer, rank

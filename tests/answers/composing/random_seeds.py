@@ -38,6 +38,7 @@ for name, packed in {
     "two_bytes": 'at["dp"] % 65_536, at["tp"] % 65_536',
 }.items():
     answers.edit("alike", name, (SHARDED, f'hashed("sharded", {packed})'))
+answers.edit("alike", "two_bytes_of_the_seed", (KEY, "(*key, seed % 65_536, layer)"))
 answers.right_edit("enough_room", (SHARDED, 'hashed("sharded", at["dp"] * 100_000 + at["tp"])'))
 answers.edit(
     "low_bits", "high_bits", (NUMBER, f"({NUMBER}) // 2**32 * 2**32")
