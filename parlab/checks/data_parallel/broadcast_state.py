@@ -19,8 +19,8 @@ from parlab.costs.collectives import ceil_log2
 MISTAKES = Mistakes(
     **_models.MISTAKES.texts,
     root_changed=(
-        "{name} has changed on rank 0, whose values all ranks must have. Broadcast with root=0, "
-        "and do not sum or average"
+        "{name} has changed on rank 0, whose values all ranks must have. Broadcast with root=0, do "
+        "not sum or average, and send each tensor in its own dtype"
     ),
     nothing_arrived=(
         "no tensor has changed. Every rank must call the broadcast, and receive into the model's "
@@ -53,6 +53,7 @@ def broadcast_state(check: Check) -> str:
 
 def _broadcast(trial: Trial) -> None:
     model = in_column_order(awkward_model(trial.draw, trial.rank))
+    model.seen.fill_(2**53 + 1 + 2 * trial.rank)  # which no floating-point number equals
     for parameter in trainable(model).values():
         parameter.grad = parameter.detach() * 2  # must not be sent, and must stay
     gradients = gradients_of(model)

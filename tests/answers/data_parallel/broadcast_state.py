@@ -53,6 +53,15 @@ answers.edit(
 answers.edit("lab_communicator", "world", ("comm.Bcast", "MPI.COMM_WORLD.Bcast"))
 
 
+@answers.wrong("root_changed")
+def all_as_floats(model, comm):
+    tensors = [t.detach() for t in tensors_of(model)]
+    flat = torch.cat([tensor.reshape(-1).double() for tensor in tensors])
+    comm.Bcast(flat, root=0)
+    for tensor, part in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
+        tensor.copy_(part.view(tensor.shape))
+
+
 @answers.wrong(None, says="the .grad of")
 def gradients_set_to_zero(model, comm):
     answers.reference()(model, comm)
