@@ -45,6 +45,7 @@ def flat_gradients(check: Check) -> str:
     one = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 4, bias=False)).double()
     one[0].requires_grad_(False)
     one[1].weight.grad = torch.ones_like(one[1].weight)
+    one.eval()
     models = {
         "a float64 model": awkward_model(check.draw),
         "a float32 model": awkward_model(check.draw).float(),
@@ -71,7 +72,7 @@ def flat_gradients(check: Check) -> str:
 
 def _flat(trial: Trial, model: nn.Module) -> Tensor:
     """Return the buffer that the learner's function makes; fail if something is wrong with it."""
-    before, tensors = state_of(model), Tensors(model)
+    before, tensors, training = state_of(model), Tensors(model), model.training
     old = {name: p.grad for name, p in trainable(model).items() if p.grad is not None}
     flat = trial.run(model)
     trial.require(
@@ -79,6 +80,7 @@ def _flat(trial: Trial, model: nn.Module) -> Tensor:
         lambda: form(flat, model),
         lambda: is_new(flat, old),
         tensors.kept,
+        lambda: mode(model, training),
         lambda: equal_states(state_of(model), before, "{}", 0.0),
         lambda: views(flat, model),
     )
@@ -101,6 +103,12 @@ def form(flat: Tensor, model: nn.Module) -> Finding | None:
             got = "None" if p.grad is None else "a tensor"
             return observed(f"the .grad of {name}, requires_grad={p.requires_grad}, is {got}")
     return None
+
+
+def mode(model: nn.Module, training: bool) -> Finding | None:
+    if all(module.training == training for module in model.modules()):
+        return None
+    return observed(f"`training` of the model is {not training}, expected {training}, as before")
 
 
 def is_new(flat: Tensor, old: State) -> Finding | None:

@@ -74,6 +74,12 @@ answers.edit(
     says="unused, requires_grad=True, is None",
 )
 answers.edit(
+    None,
+    "to_train_mode",
+    ("    return flat", "    model.train()\n    return flat"),
+    says="`training` of the model is True, expected False",
+)
+answers.edit(
     None, "requires_grad", ("return flat", "return flat.requires_grad_()"), says="requires a"
 )
 
