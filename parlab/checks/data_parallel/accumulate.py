@@ -24,6 +24,10 @@ MISTAKES = Mistakes(
         "all backward passes run outside no_sync(). The first one sends the buckets, and what the "
         "others add to .grad is never sent. Run all but the last within no_sync()"
     ),
+    only_no_sync=(
+        "all backward passes run within no_sync(), so no bucket is sent before finish(). Run the "
+        "last one outside: it sends each bucket while it computes the next one"
+    ),
     left_the_buffers=(
         "the gradient of {name} is no longer part of a buffer, so all-reduces of the buffers miss "
         "it. Keep each .grad, and change it or zero it only in place"
@@ -98,6 +102,8 @@ def calls(replica: Replica, own: int) -> Finding | None:
         )
     if own > 1 and len(outside) == own:
         return MISTAKES.no_sync_forgotten()
+    if own and not outside:
+        return MISTAKES.only_no_sync()
     if outside != [own][:own]:
         return observed(
             f"backward passes outside no_sync(): {outside} of {own}, expected only the last. It "

@@ -27,9 +27,7 @@ answers.edit(
     ("loss.backward()", "loss.backward(retain_graph=last)"),
     says="when finish() is called",
 )
-answers.edit(
-    None, "all_in_no_sync", (LAST, "parallel.no_sync()"), says="outside no_sync(): [] of 3"
-)
+answers.edit("only_no_sync", "all_in_no_sync", (LAST, "parallel.no_sync()"))
 answers.edit(None, "not_finished", (FINISH, ""), says="each call of finish() are []")
 answers.edit(
     "ranks_left",
