@@ -12,6 +12,15 @@ def global_names(function: Callable[..., Any]) -> set[str]:
     return {one.argval for one in _instructions(function) if one.opname == "LOAD_GLOBAL"}
 
 
+def parameters(function: Callable[..., Any]) -> set[str]:
+    """Return the names of the parameters of a function, or of the methods of a class."""
+    return {
+        name
+        for code in _codes(function)
+        for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    }
+
+
 def modules(function: Callable[..., Any]) -> set[str]:
     """Return the modules that a function imports, and the modules that its globals come from.
 
@@ -36,10 +45,14 @@ def modules(function: Callable[..., Any]) -> set[str]:
     return found
 
 
+def _codes(function: Callable[..., Any]) -> list[CodeType]:
+    members = vars(function).values() if isinstance(function, type) else [function]
+    return [member.__code__ for member in members if hasattr(member, "__code__")]
+
+
 def _instructions(function: Callable[..., Any]) -> Iterator[dis.Instruction]:
     """Yield the instructions of a function or class, including those of inner functions."""
-    members = vars(function).values() if isinstance(function, type) else [function]
-    codes: list[CodeType] = [m.__code__ for m in members if hasattr(m, "__code__")]
+    codes = _codes(function)
     for code in codes:
         for instruction in dis.get_instructions(code):
             yield instruction

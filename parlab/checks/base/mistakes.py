@@ -102,7 +102,7 @@ COMMON = Mistakes(
     not_a_number="{name} is {got}, expected {right}",
     argument_changed="the function changes {name}, which belongs to the caller. Work on a copy",
     global_generator=(
-        "the function uses or seeds {library}'s global generator, which dropout and "
-        "initialization depend on. Use your own generator"
+        "the function uses or seeds {library}'s global generator, on which other code "
+        "depends. Use your own generator"
     ),
 )

@@ -10,7 +10,7 @@ from parlab.checks.base.call_outcome import ending, unfinished
 from parlab.checks.base.collective import gather
 from parlab.checks.base.deadlock import Standstill, next_call
 from parlab.checks.base.first_use import load_torch
-from parlab.checks.base.globals_used import global_names
+from parlab.checks.base.globals_used import global_names, parameters
 from parlab.checks.base.mistakes import COMMON, Finding
 from parlab.checks.base.paused_comm import Pauses, no_pauses, paused
 from parlab.checks.base.unbuffered import written
@@ -240,6 +240,8 @@ class Trial:
             return ""
         name = min(names)
         right = (_GROUP_NAMES if self.check.takes_group else _LAB_NAMES)[name]
+        if not self.check.takes_group and "comm" not in parameters(self.check.function):
+            right = "its arguments"
         return (
             f"\nThe function reads the global `{name}`: use {right}, because the "
             "function may get fewer ranks, or the same ranks in another order"

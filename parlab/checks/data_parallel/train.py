@@ -40,9 +40,9 @@ MISTAKES = Mistakes(
         "the first step"
     ),
     steps=(
-        "optimizer.step() is called {got} times, expected {right}: once for each global batch, "
-        "which has batch_size samples on all ranks together, and fewer at the end of an epoch. "
-        "Ranks without samples take the step, too"
+        "`step()` of the given optimizer is called {got} times, expected {right}: once for each "
+        "global batch, which has batch_size samples on all ranks together, and fewer at the end of "
+        "an epoch. Ranks without samples take the step, too"
     ),
     other_batches=(
         "step {step} trains on other samples than the same run on more ranks, or on ranks in "
