@@ -560,8 +560,8 @@ def flat_gradients(model: nn.Module) -> torch.Tensor:
     """Make the gradients of all trainable parameters views into one new buffer of zeros.
 
     Returns the buffer: one dimension, as long as the trainable parameters together, of their
-    dtype (one for all) and device. What was in `.grad` before is dropped. Nothing else about
-    the model changes. It may have a single trainable parameter.
+    dtype (one for all) and device. What was in their `.grad` before is dropped. Nothing else
+    about the model changes. It may have a single trainable parameter.
     """
     # BEGIN SOLUTION
     trainable = [p for p in model.parameters() if p.requires_grad]
@@ -1090,6 +1090,7 @@ check.show_values(**predict_no_sync())
 #   micro-batch may be smaller than the others.
 #   A sample may have several targets (64 in the GPT below), so count samples with `len(inputs)`.
 # - Each micro-batch has its own backward pass. It frees what the forward pass has kept, before the next forward pass begins.
+# - Only the last backward pass sends the buckets. All others run within `parallel.no_sync()`.
 # - A rank may have no micro-batch at all. It still calls `finish()` once, like all other ranks.
 #
 # <details><summary>Hint 1</summary>

@@ -394,7 +394,7 @@ print(f"replica {mesh_coordinates(rank, mesh)['dp']}: {batch_rows(1, rank, mesh,
 # - **Low bits:** a seed is in [0, 2⁶³), but on a CPU, torch uses only its lowest 32 bits. So seeds that differ only in higher bits draw the same numbers. Do not put
 #   `seed`, `layer`, or the coordinates only into the high bits. (In a very large run, some seeds have the same 32 low bits by chance. You may ignore this.)
 # - **The stage does not matter:** a layer is on one stage only, and it draws the same numbers whichever stage that is. So the "pp" coordinate has no effect.
-# - **In every process:** the same arguments give the same seeds in each process and in each call. Do not use or change the global generators of torch, NumPy, and Python.
+# - **In every process:** the same arguments give the same seeds in each process and in each call. Leave the global generators of torch, NumPy, and Python as they are.
 # - **Wrong rank:** if `rank` is not in the mesh, raise a `ValueError` that names `rank`.
 #
 # The mesh has the dimensions "dp", "pp", and "tp" in any order, and up to 100,000 ranks. `seed` is from 0 to one million, and `layer` is from 0 to 999.
@@ -1578,7 +1578,7 @@ def plan_layouts(
         raise ValueError(f"no layout of {devices} devices divides heads, layers, and batch")
     fitting = [layout for layout, need in needs.items() if need <= cluster.memory]
     if not fitting:
-        raise ValueError(f"no layout fits: the smallest needs {min(needs.values()):.0f} bytes")
+        raise ValueError(f"none fits: the smallest needs {math.ceil(min(needs.values()))} bytes")
     return sorted(fitting, key=lambda layout: seconds_of(model, layout, cluster))
     # END SOLUTION
 
