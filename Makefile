@@ -7,7 +7,7 @@ include common.mk # help, setup, lab, doctor, clean
 # In the order that conftest.py gives: the longest tests start first.
 IN_PARALLEL := -n auto --dist loadgroup --no-loadscope-reorder
 
-test: ## set everything up, then test it, in about 20 minutes (ARGS="-k data" for some of it)
+test: ## set everything up, then test it, in 15 to 20 minutes (ARGS="-k data" for some of it)
 	@$(call tested,$@,tests.support.second_run,-m "not nightly")
 
 test-all: ## run the slow tests, too: more ranks, whole labs, attacks, Slurm
