@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import close, equal, explained, has_type
+from parlab.checks.base.compare import close, equal, equal_states, explained, has_type
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
 from parlab.checks.composing import _steps as meshes
@@ -29,6 +29,10 @@ MISTAKES = Mistakes(
     tied_not_summed=(
         "when zero_step is called, the gradient of the embedding is that of one of its two uses. "
         'Sum it over `groups["embedding"]` before the update'
+    ),
+    averaged=(
+        "when zero_step is called, the gradient is already the mean of the replicas' gradients. "
+        "zero_step averages them itself"
     ),
     replica_loss=(
         "the result is the loss of this replica alone. Each replica has read other rows: take the "
@@ -64,6 +68,7 @@ class Serial:
     losses: list[float]  # of each replica
     work: dict[str, Tensor]  # gradients that pipeline_pass adds
     gradient: Tensor  # of this rank's replica, the embedding summed
+    mean: Tensor  # of the gradients of all replicas
     weights: Tensor  # after the step
 
 
@@ -158,12 +163,13 @@ def _serial_step(own: meshes.Setup, tokens: Tensor, targets: Tensor) -> Serial:
     ]
     losses, every, alone = zip(*steps, strict=True)
     work = {n: g.clone() for n, g in part_of(alone[own.replica]).items()}
-    gradient = meshes.flat(part_of(every[own.replica]))
+    replicas = torch.stack([meshes.flat(part_of(gradients)) for gradients in every])
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter -= LR * sum(gradients[name] for gradients in every) / len(every)
     weights = meshes.flat(part_of(dict(model.named_parameters())))
-    return Serial([loss.item() for loss in losses], work, gradient, weights)
+    losses = [loss.item() for loss in losses]
+    return Serial(losses, work, replicas[own.replica], replicas.mean(0), weights)
 
 
 def _each_once(made: list[str]) -> Finding | None:
@@ -184,10 +190,22 @@ def _views(stage: Stage, adam: ShardedAdam) -> Finding | None:
 
 def _gradient(calls: Calls, serial: Serial) -> Finding | None:
     """Compare the gradient at the call of zero_step."""
-    size = len(serial.gradient)
-    got, wrong = calls.at_update[:size], {"tied_not_summed": calls.after_pass[:size]}
-    name = "the gradient at the call of zero_step"
-    return explained(got, serial.gradient, wrong, MISTAKES, name, meshes.TOLERANCE)
+    size, parameters = len(serial.gradient), dict(calls.own.stage.named_parameters())
+    got, right = calls.at_update[:size], serial.gradient
+    wrong = [("tied_not_summed", calls.after_pass[:size]), ("averaged", serial.mean)]
+    when = "when zero_step is called, the gradient"
+    found = explained(got, right, wrong, MISTAKES, when, meshes.TOLERANCE)
+    if found is None or found.mistake:
+        return found
+    sizes = [p.numel() for p in parameters.values()]
+    got, right = (
+        {
+            name: part.view_as(p)
+            for (name, p), part in zip(parameters.items(), flat.split(sizes), strict=True)
+        }
+        for flat in (got, right)
+    )
+    return equal_states(got, right, f"{when} of {{}}", meshes.TOLERANCE)
 
 
 def _loss(losses: list[float], rank: int, serial: Serial, own: meshes.Setup) -> Finding | None:

@@ -31,6 +31,11 @@ answers.edit("tied_not_summed", "tied_too_late", (TIED + UPDATE, UPDATE + TIED))
 answers.edit(None, "tied_averaged", (
     TIED,
     TIED + '        stage.embedding.grad /= groups["embedding"].size()\n',
+), says="the gradient of embedding at index")  # fmt: skip
+answers.edit("averaged", "averaged_too_early", (
+    UPDATE,
+    '    dist.all_reduce(adam.gradient, group=groups["dp"])\n'
+    '    adam.gradient /= groups["dp"].size()\n' + UPDATE,
 ))  # fmt: skip
 answers.edit(None, "tied_over_all_ranks", (TIED, TIED.replace('"embedding"', '"all"')))
 answers.edit("raises", "middle_stages", (
