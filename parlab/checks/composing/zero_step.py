@@ -123,11 +123,18 @@ def _step(trial: Trial, own: meshes.Setup, whole: torch.optim.Adam | None, size:
 
 
 def _gradients(own: meshes.Setup, seed: int) -> list[dict[str, Tensor]]:
-    """Draw the serial model's gradient for each replica, the same on all copies."""
-    shapes = {name: p.shape for name, p in own.serial.named_parameters()}
+    """Draw the serial model's gradient for each replica, the same on all copies.
+
+    All replicas have the same signs, so no mean is almost 0. Adam would divide it by a number that
+    is almost 0, too, so the weights would depend on rounding.
+    """
     generator = torch.Generator().manual_seed(seed)
+    signs = {
+        name: torch.randn(p.shape, generator=generator).sign()
+        for name, p in own.serial.named_parameters()
+    }
     return [
-        {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+        {n: sign * (0.5 + torch.rand(sign.shape, generator=generator)) for n, sign in signs.items()}
         for _ in range(own.mesh["dp"])
     ]
 
