@@ -43,7 +43,7 @@ NO_RANKS = "Interrupted. No ranks are running any more. Run cluster.start() to s
 
 ALL_LOST = (
     "The earlier ranks have ended, and with them the imports and variables of earlier `%%px` "
-    "cells. Run the cells again that you need."
+    "cells. Rerun the cells that you need."
 )
 
 _current: Session | None = None

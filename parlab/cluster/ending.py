@@ -231,7 +231,7 @@ def kept_text(outcome: Outcome) -> str:
         names = ", ".join(f"`{name}`" for name in outcome.lost)
         plural = len(outcome.lost) > 1
         text += (
-            f" Your own {'communicators' if plural else 'communicator'} {names} ended: run "
-            f"{'the cells that make them' if plural else 'the cell that makes it'} again."
+            f" Your own {'communicators' if plural else 'communicator'} {names} ended: rerun "
+            f"{'the cells that make them' if plural else 'the cell that makes it'}."
         )
     return text

@@ -36,7 +36,7 @@ def make_folder(profile: str | None) -> Path:
         folder = Path(tempfile.mkdtemp(prefix="parlab-", dir=place))
     except OSError as error:
         raise ClusterError(
-            f"cannot write the {ROOM // 2**20} MiB that ranks may need to {place} "
+            f"cannot write to {place}, where ranks may need {ROOM // 2**20} MiB "
             f"({error.strerror}). Free some space{'' if place == inside else ELSEWHERE}."
         ) from None
     for settings in inside.glob("*_config.py") if inside else ():

@@ -92,7 +92,7 @@ class RankMagics(ParallelMagics):
             self._wait(replies, stop)
             outputs.show(outputs.printed(replies, stop), self.session.n)
         if replies.running():
-            raise RankDied("The ranks that ran this cell no longer exist.")
+            raise RankDied("Some ranks that ran this cell no longer exist, so it will not end.")
         if replies in self.session.background:
             self.session.background.remove(replies)  # its errors are reported here
         if errors := report.failures(ending.errors_by_rank(replies, {}), self.session.n):

@@ -96,7 +96,7 @@ def slurm(
     ] = None,
     force: Force = False,
 ) -> None:
-    """Start ranks as a Slurm batch job.
+    """Write a profile to start ranks as a Slurm batch job.
 
     Example: parlab profile slurm --ranks-per-node 4 --gpus-per-node 4 --sbatch=--qos=short
     """
@@ -128,7 +128,7 @@ def ssh(
     interface: Interface = "",
     force: Force = False,
 ) -> None:
-    """Start ranks on machines that ssh reaches without a password.
+    """Write a profile to start ranks on machines that ssh reaches without a password.
 
     The machines must share the course's folder with this one, under the same path.
 

@@ -38,8 +38,8 @@ def decoded(data: bytes) -> str:
             raise ValueError("the file is not text: it is no notebook") from None
         line = data.count(b"\n", 0, error.start) + 1
         raise ValueError(
-            f"the file is not in UTF-8, as notebooks are, in its line {line}: an editor saved it "
-            "in another encoding. Open it in that editor, save it with the encoding UTF-8, and "
+            f"line {line} of the file is not in UTF-8, as notebooks are: an editor saved it in "
+            "another encoding. Open it in that editor, save it with the encoding UTF-8, and "
             "hand it in again"
         ) from None
 

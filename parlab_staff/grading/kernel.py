@@ -172,7 +172,7 @@ class WatchedKernel(RunningKernel):
             self._take(msg_id, POLL_MILLISECONDS)
         self.cell["outcome"] = "timeout"
         if not self.replied:
-            raise KernelGone(f"it did not end in {seconds:g} s, and could not be interrupted")
+            raise KernelGone(f"a cell did not end in {seconds:g} s, and could not be interrupted")
 
     def _take(self, msg_id: str, milliseconds: float) -> None:
         """Read messages for at most this long. Raises KernelGone."""

@@ -261,15 +261,15 @@ class _Matcher:
             if has_code(source):
                 matched.before.setdefault(cell, []).append(source)
             matched.left_out.append(
-                f"Cell {piece.number} of your notebook is a check, and was changed: it ran as it "
-                "was handed out, after what else you wrote there."
+                f"Cell {piece.number} of your notebook is a check, and was changed: it ran as "
+                "handed out, after your own code there."
             )
             return
         if added := added_definitions(self._to_run(piece, given), given):
             matched.after.setdefault(cell, []).append(added)
         matched.left_out.append(
-            f"Cell {piece.number} of your notebook is the lab's, and was changed: the lab's own "
-            "ran in its place, with the imports, functions and classes that you added to it."
+            f"Cell {piece.number} of your notebook belongs to the lab, and was changed: the lab's "
+            "version ran instead, with the imports, functions, and classes that you added."
         )
 
     def _given(self, cell: str) -> str:

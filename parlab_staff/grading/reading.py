@@ -44,7 +44,11 @@ def other_python(notebook: NotebookNode) -> list[str]:
     minor = sys.version_info.minor
     if known is None or int(known[1]) == minor:
         return []
-    new = f" What is new after Python 3.{minor} is an error in it." if int(known[1]) > minor else ""
+    new = (
+        f" Features newer than Python 3.{minor} raise errors there."
+        if int(known[1]) > minor
+        else ""
+    )
     return [f"The notebook was written with Python {known[0]}, and graded with 3.{minor}.{new}"]
 
 

@@ -316,7 +316,7 @@ def package_that_is_not_installed(copy: Copy, path: Path) -> None:
     "partial",
     case.without("mean"),
     says="was written with Python 3.99, and graded with 3.",
-    notes="What is new after Python 3.",
+    notes="Features newer than Python 3.",
     mean="error",
 )
 def newer_python(copy: Copy, path: Path) -> None:

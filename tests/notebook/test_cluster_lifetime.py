@@ -551,7 +551,7 @@ exec "$@"
         (
             "TMPDIR",
             60_000,
-            "cannot write the 2 MiB that ranks may need to {folder} (No space",
+            "cannot write to {folder}, where ranks may need 2 MiB (No space",
         ),
     ],
     ids=["full", "full by another name", "nearly full"],

@@ -47,7 +47,7 @@ REFUSED = {
         "  line 2: raise RuntimeError("
     ),
     "raise RuntimeError('Could not resolve the process group')": (
-        "  This group has ended. Run the cells again that make the group, mesh, or model"
+        "  This group has ended. Rerun the cells that make the group, mesh, or model"
     ),
     "raise RuntimeError('ab' * 1_000_000)": "1,995,000 characters left out",
     "if rank == 2:\n    MPI.COMM_WORLD.Abort(3)\ncomm.Barrier()": (

@@ -7,8 +7,9 @@ from functools import partial
 
 import pytest
 
-from parlab.checks.base.call_outcome import ending, unfinished
+from parlab.checks.base.call_outcome import ending, idle_ranks_left, unfinished
 from parlab.checks.base.deadlock import Standstill, next_call
+from parlab.checks.base.mistakes import observed
 from parlab.checks.base.watchdog import Ended, agreed, run_watched
 from parlab.ledger import Ledger
 from tests.support.on_ranks import World, on_ranks
@@ -45,12 +46,21 @@ def test_a_rank_that_the_watchdog_saw_stuck_counts_as_stuck_even_if_its_call_end
             Ended("stuck", line="line 5: comm.Recv(y)"),
             "All of them wait in a receive, so none sends",
         ),
-        (Ended("returned"), "The stuck ranks wait for ranks that have already returned"),
+        (Ended("returned"), "Some ranks have already returned"),
     ],
 )
 def test_the_message_explains_why_ranks_wait(other: Ended, meaning: str) -> None:
     found = ending({0: Ended("stuck", line="line 2: comm.Recv(x)"), 1: other})
     assert found is not None and found.text.splitlines()[-1].startswith(meaning)
+
+
+def test_ranks_that_wait_for_a_rank_with_an_error_do_not_wait_for_idle_ranks() -> None:
+    mistake = observed("ranks without samples skipped the all-reduce")
+    endings = {0: Ended("stuck", line="line 2: comm.Allreduce(x)"), 1: Ended("returned")}
+    found = idle_ranks_left(endings, [5, 0, 3], mistake)
+    assert found is not None and found.text.startswith(mistake.text)
+    endings[2] = Ended("raised", error="IndexError: 3", line="line 1: x[3]")
+    assert idle_ranks_left(endings, [5, 0, 3], mistake) is None
 
 
 def test_a_stuck_rank_whose_line_is_not_known_has_not_returned() -> None:

@@ -118,7 +118,7 @@ def freed_calls_may_end_well() -> None:
 
     for function in (returns_on_rank_1, raises_on_rank_1):
         shown = message(check.ring_shift, function)
-        assert "does not end; stopped while waiting (with 4 ranks, " in shown
+        assert "does not end, or takes too long, so the check stopped it (with 4 ranks, " in shown
         assert "\n  rank 1         at line " in shown and "\n  ranks 0, 2, 3  at line " in shown
 
 

@@ -54,10 +54,14 @@ def _place(ended: Ended) -> str:
 def idle_ranks_left(
     endings: dict[int, Ended], work: Sequence[object], mistake: Finding
 ) -> Finding | None:
-    """Return `mistake` if ranks wait and only ranks without `work[rank]` returned; else None."""
+    """Return `mistake` if ranks are stuck and only ranks without `work[rank]` returned; else None.
+
+    Return None if a rank raised an error, too, because the others may wait for this rank.
+    """
     returned = [rank for rank, ended in endings.items() if ended.kind == "returned"]
+    kinds = {ended.kind for ended in endings.values()}
     waiting = ending(endings)
-    if waiting is None or not returned or any(work[rank] for rank in returned):
+    if waiting is None or kinds != {"returned", "stuck"} or any(work[rank] for rank in returned):
         return None
     return replace(mistake, text=f"{mistake.text}\n{waiting.text}")
 
@@ -79,7 +83,10 @@ def _meaning(endings: dict[int, Ended]) -> Iterable[str]:
     doing = {match[1] for match in found if match}
     send = bool(doing) and doing <= {"Send", "send", "Ssend", "ssend"}
     if len(stuck) < len(endings) and not (send and len(stuck) > 1):  # these wait for each other
-        yield "The stuck ranks wait for ranks that have already returned"
+        yield (
+            "Some ranks have already returned. If the stuck ranks wait for messages from them, "
+            "they wait forever"
+        )
         return
     if send:
         yield (

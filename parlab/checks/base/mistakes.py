@@ -44,26 +44,24 @@ class Mistakes:
 # The mistakes that are possible in any exercise. The modules of checks define the others.
 COMMON = Mistakes(
     raises="{error}",
-    does_not_end="does not end; stopped while waiting",
+    does_not_end="the function does not end, or takes too long, so the check stopped it",
     lab_communicator=(
-        "the function uses a communicator that is freed or disabled, such as the lab's `comm` (or "
-        "COMM_WORLD) during a check. Use the function's own arguments instead"
+        "the function uses a communicator that is null, freed, or disabled, such as the lab's "
+        "`comm` (or COMM_WORLD) during a check. Use the function's own arguments instead"
     ),
     default_group=(
         "the function uses torch.distributed's default group, which is disabled during a check. "
         "Use the function's own arguments instead, such as `group=group`"
     ),
-    no_memory=(
-        "{error}. Its memory was freed: first call `storage.resize_`, which takes a number of bytes"
-    ),
+    no_memory="{error}. First call `storage.resize_`, which takes a number of bytes",
     freed_before_wait="{error}. Call `wait()` on its handle before you use or free the tensor",
     changed_before_wait=(
         "the numbers of an `isend` change before the wait for it, so the receiver may get old or "
         "new numbers. Wait first"
     ),
     not_contiguous=(
-        "{error}: Gloo and NCCL send and receive only contiguous tensors. Use "
-        "`tensor.contiguous()`, which copies only if necessary"
+        "{error}: Gloo and NCCL need contiguous tensors. Send `tensor.contiguous()`, and receive "
+        "into a contiguous tensor"
     ),
     nothing_sent=(
         "nothing was sent through the communicator or group that was passed to the function, so "

@@ -10,8 +10,8 @@ from parlab.checks.composing._meshes import mesh_unchanged, places
 
 MISTAKES = Mistakes(
     split_counted=(
-        "{name}: this counts all ranks of a tensor-parallel group, but each of them has another "
-        "part"
+        "{name}: this counts all ranks of a tensor-parallel group, but each of them has a "
+        "different part"
     ),
     every_stage=(
         "{name}: this counts all stages, but {where}. The other stages do not have this gradient"
@@ -25,7 +25,8 @@ MISTAKES = Mistakes(
         "both uses"
     ),
     not_sharded=(
-        "{name}: this counts all replicas. After the reduce-scatter, each replica has another shard"
+        "{name}: this counts all replicas. After the reduce-scatter, each replica has a different "
+        "shard"
     ),
 )
 MESHES = (

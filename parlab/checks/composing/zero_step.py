@@ -63,7 +63,7 @@ def zero_step(check: Check) -> str:
     meshes.in_each_mesh(check, _case, LR)
     return (
         "norm, clipping, and Adam's steps on the shard, with one reduce-scatter and one "
-        f"all-gather, in all meshes of 1 to {min(check.world_size, 4)} ranks"
+        f"all-gather, in meshes of 1 to {min(check.world_size, 4)} ranks"
     )
 
 

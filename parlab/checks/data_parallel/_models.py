@@ -13,8 +13,8 @@ A_FLOAT = "a Python float (`.item()` converts a tensor)"
 
 MISTAKES = Mistakes(
     not_in_place=(
-        "{name} is now a different tensor, or has moved in memory. Other objects, such as the "
-        "optimizer, still use the old memory. Keep it, and change its values only in place"
+        "{name} is now a different tensor, or has moved in memory. Other objects may still use the "
+        "old memory. Keep it, and change its values only in place"
     ),
     copy_not_written_back=(
         "{name} is the only tensor that is wrong. It is transposed in memory, so .contiguous(), "

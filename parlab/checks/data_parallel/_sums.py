@@ -11,8 +11,8 @@ from parlab.checks.base.models import TOLERANCE, State, add
 
 MISTAKES = Mistakes(
     not_summed=(
-        "each rank has the gradient of its own samples: nothing was summed over the ranks, so the "
-        "models drift apart. Sum in place, or use the result of the all-reduce"
+        "each rank still has only the gradient of its own samples, so the models drift apart. Sum "
+        "in place, or use the result of the all-reduce"
     ),
     sum_for_mean=(
         "the gradients are summed without weights, so with N equal shards the step is N times too "

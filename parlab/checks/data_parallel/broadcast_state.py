@@ -24,7 +24,7 @@ MISTAKES = Mistakes(
     ),
     nothing_arrived=(
         "no tensor has changed. Every rank must call the broadcast, and receive into the model's "
-        "own memory: .clone() and .to(…) return new tensors, .detach() does not"
+        "own memory: .clone() copies it, .to(…) may copy it, and .detach() does not"
     ),
     no_buffers=(
         "these buffers are still this rank's own: {names}. model.buffers() has all of them, of any "

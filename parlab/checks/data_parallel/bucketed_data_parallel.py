@@ -38,8 +38,8 @@ MISTAKES = Mistakes(
         "then. A bucket that starts later cannot overlap with the backward pass"
     ),
     as_they_come=(
-        "the buckets start in the order {order}, as they are complete. That order may differ "
-        "between ranks, which would add up different buckets. Start bucket 1 only after bucket 0"
+        "the buckets start in the order {order}. The order in which they are complete may differ "
+        "between ranks, and would add up different buckets. Start bucket 1 only after bucket 0"
     ),
     not_awaited=(
         "finish() returns while {got} of {right} all-reduces are running, so the optimizer would "

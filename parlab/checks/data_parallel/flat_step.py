@@ -38,7 +38,7 @@ MISTAKES = Mistakes(
         "the buffer holds the sum, but the weights have changed by something else. Call "
         "optimizer.step() after the all-reduce"
     ),
-    many_messages="{got} messages, expected 1: send the whole buffer in one all-reduce",
+    many_messages="{got} messages, expected 1: an all-reduce of the whole buffer, and nothing else",
 )
 
 

@@ -14,8 +14,8 @@ SKIPPING = Mistakes(
         "on one rank concerns all: they must agree on it"
     ),
     leaves_alone=(
-        "a rank that skips the step has returned, and the others wait for it in a collective. "
-        "Every rank must make the same calls in every step"
+        "some ranks have returned, and the others wait for them in a collective. Every rank must "
+        "make the same calls in every step"
     ),
     stepped_anyway=(
         "a gradient overflowed, but the step was taken. The weights are now infinite or NaN, and "

@@ -25,8 +25,8 @@ MISTAKES = Mistakes(
         "Return the row's first. Its color is the row: rank r is in row r // columns"
     ),
     all_ranks=(
-        "the {name} communicator has all ranks of `comm`. Pass another color to `Split` in each "
-        "{name}"
+        "the {name} communicator has all ranks of `comm`. Pass a different color to `Split` in "
+        "each {name}"
     ),
     other_order=(
         "the {name} communicator has the right ranks in the order {got}, expected {right}. `Split` "

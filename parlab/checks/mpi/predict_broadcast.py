@@ -15,7 +15,8 @@ MISTAKES = Mistakes(
         "rounds_tree: round log₂ N up. Of 5 ranks, two rounds reach only 4, so a third is needed"
     ),
     root_sends_all=(
-        "messages_root: the root sends all messages only one by one. In a tree, other ranks help"
+        "messages_root: the root sends all messages only if it sends them one by one. In a tree, "
+        "other ranks help"
     ),
     fewer_messages=(
         "messages_tree: every rank except the root must receive the data once. A tree saves "

@@ -15,8 +15,8 @@ MISTAKES = Mistakes(
     **RING,
     not_in_place="`x` has not changed, although messages arrived. Put the sum into `x` itself",
     copy_not_written_back=(
-        "`x` has not changed. It is not contiguous, so `reshape(-1)`, `ravel`, or "
-        "`ascontiguousarray` returned a copy. Write the sum back into `x`"
+        "`x` has not changed. It is not contiguous, so functions such as `ascontiguousarray` "
+        "return a copy. Write the sum back into `x`"
     ),
     only_reduce_scatter=(
         "only chunk {chunk} of `x` holds the sum. After the reduce-scatter, every rank still needs "

@@ -23,8 +23,9 @@ from parlab.pipeline.stages import Share
 
 MISTAKES = Mistakes(
     no_input_gradient=(
-        "rank {rank} has no gradient for stage {stage}: `x.grad` is None. A backward pass sets it "
-        "if `x` is a leaf that required a gradient (`requires_grad_()`) before the forward pass"
+        "rank {rank} uses None where it needs a tensor. If this is the gradient for stage {stage}, "
+        "`x.grad`: `x` must be a leaf that requires a gradient (`requires_grad_()`) before the "
+        "forward pass"
     ),
 )
 # A step takes milliseconds, but on a busy machine the ranks may meet late.

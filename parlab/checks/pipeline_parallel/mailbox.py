@@ -30,8 +30,8 @@ Round = tuple[dict[Action, Any], dict[Action, Any], Finding | None]
 
 MISTAKES = Mistakes(
     blocking_send=(
-        "all ranks wait in `send` until their receiver has come, so no rank receives. Use "
-        "`dist.isend`, which returns at once"
+        "a rank waits in `send` until its receiver has called a receive, so ranks wait for each "
+        "other. Use `dist.isend`, which returns immediately"
     ),
     mixed_up=(
         "{action} receives what was sent to {other}. A tensor belongs to a kind, a stage, and a "

@@ -31,8 +31,8 @@ MISTAKES = Mistakes(
         "K, and V. Cut each section on its own"
     ),
     kept_whole=(
-        "the memory of the serial layer is still in use after the cut: {why}. Copy this rank's "
-        "part, and keep no reference to the serial layer"
+        "a whole tensor is still in memory after the cut: {why}. Copy only this rank's part, and "
+        "keep no reference to the serial layer"
     ),
     **passes.MISTAKES.texts,
 )
@@ -191,7 +191,7 @@ def _cut(case: Case) -> tuple[nn.Module, Finding | None]:
     for name, p in module.named_parameters():
         storage = p.untyped_storage()
         if storage.nbytes() > p.nbytes or storage.data_ptr() in memory:
-            return module, MISTAKES.kept_whole(why=f"{name} is a view of it or of a larger tensor")
+            return module, MISTAKES.kept_whole(why=f"{name} is a view of a larger tensor")
     own = {id(p) for p in module.parameters()}
 
     def alive() -> bool:
@@ -200,7 +200,9 @@ def _cut(case: Case) -> tuple[nn.Module, Finding | None]:
     if not in_place and alive():
         gc.collect()
         if alive():
-            return module, MISTAKES.kept_whole(why="something refers to its parameters")
+            return module, MISTAKES.kept_whole(
+                why="something refers to the serial layer's parameters"
+            )
     return module, None
 
 

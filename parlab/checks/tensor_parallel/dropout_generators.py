@@ -147,7 +147,9 @@ def _with_seeds_of_apart(trial: Trial, runs: list[Stream]) -> list[tuple[Stream,
 def _repeats(first: list[Stream], second: list[Stream]) -> Finding | None:
     for one, other in zip(first, second, strict=True):
         if one.numbers != other.numbers:
-            return observed(f"{one} draws other numbers after a second call: use the seed alone")
+            return observed(
+                f"{one} draws other numbers after a second call: use only the function's arguments"
+            )
     return None
 
 

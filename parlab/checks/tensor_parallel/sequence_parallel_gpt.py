@@ -29,8 +29,8 @@ MISTAKES = Mistakes(
         "instead, and finish() sums the gradients of whole parameters"
     ),
     keeps_whole=(
-        "{got} bytes of activations are kept, expected {right}: something between the products "
-        "has the whole sequence"
+        "{got} bytes of activations are kept, expected {right}: does anything between the "
+        "products have the whole sequence?"
     ),
     **gpt.MISTAKES.texts,
     **layers.texts("sends_more"),

@@ -23,8 +23,9 @@ MISTAKES = Mistakes(
         "gradient, so send nothing"
     ),
     not_finite=(
-        "the loss is {got}, expected {right}: for some token, e^(score − maximum) overflows, or "
-        "the sum of them is 0. Subtract each token's own maximum over the whole vocabulary"
+        "the loss is {got}, expected {right}: for some token, an exponential overflows, or a "
+        "logarithm gets 0. Subtract each token's own maximum over the whole vocabulary, and take "
+        "the logarithm of the sum alone"
     ),
     max_not_shared=(
         "every rank subtracts the maximum of its own scores, so the ranks' sums do not belong "

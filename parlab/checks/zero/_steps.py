@@ -22,7 +22,7 @@ SLACK = 1.02  # measured bytes may exceed the formula by 2 %
 SUMMED = {
     "not_summed": "each shard has the gradient of its own rank's samples: sum over the ranks",
     "averaged_again": (
-        "the gradients are averaged twice: the caller has already weighted the loss. Sum over the "
+        "the gradients are averaged, but the caller has already weighted the loss. Sum over the "
         "ranks, and do not divide by their number"
     ),
 }

@@ -16,7 +16,7 @@ from parlab.checks.zero._models import awkward_blocks
 
 MISTAKES = Mistakes(
     tied_twice="{kind}: a parameter that two layers share counts twice, but it is one tensor",
-    frozen_left_out="{kind}: those of frozen parameters are left out, but they take memory",
+    frozen_left_out="{kind}: the bytes of frozen parameters are left out, but they take memory",
     gradients_assumed=(
         "{kind}: as many bytes as parameters. Count only gradients that exist (.grad is not None)"
     ),

@@ -19,8 +19,8 @@ MISTAKES = Mistakes(
         "if training had just begun. Keep the count in the file"
     ),
     not_in_the_file=(
-        "the weights are right, but the moments in the file have not changed: work in place on "
-        "views of self.mean and self.square, or write the result back"
+        "the weights are right, but a moment in the file has not changed: work in place on views "
+        "of self.mean and self.square, or write the result back"
     ),
     last_piece="the last elements have not moved: the last piece may be shorter than the others",
     all_in_memory=(

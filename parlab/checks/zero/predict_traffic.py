@@ -14,13 +14,15 @@ MISTAKES = Mistakes(
     ),
     once=(
         "{name}: this is half of what is sent. An all-reduce is a reduce-scatter and an "
-        "all-gather, and so is a step of stages 1 and 2, with 4 bytes for each number"
+        "all-gather. Stages 1 and 2 use both, too. A number takes 4 bytes"
     ),
     all_reduce_and_gather=(
         "{name}: this is an all-reduce of gradients and an all-gather of parameters. With a "
         "reduce-scatter, the gradients take half of that"
     ),
-    gathered_once="{name}: gather the freed parameters again for the backward pass",
+    gathered_once=(
+        "{name}: this counts two collectives. Count a gather for each pass, and the reduce-scatter"
+    ),
     all_ranks="{name}: this is the total over all ranks. How much does one rank send?",
     elements="{name}: this counts numbers. A float32 takes 4 bytes",
 )

@@ -14,7 +14,7 @@ SHOWN_FRAMES = 8  # an endless recursion has a thousand
 FORMATTED_BY_IPYTHON = (SystemExit, BaseExceptionGroup)
 # torch's error if a mesh or a model uses a group from before torch.distributed was started again.
 NO_GROUP = "Could not resolve the process group"
-GROUP_ENDED = "This group has ended. Run the cells again that make the group, mesh, or model"
+GROUP_ENDED = "This group has ended. Rerun the cells that make the group, mesh, or model"
 AWAIT = (
     "SyntaxError: in a rank cell, `await` works only in `async def`. Put it into `async def "
     "main()`, and run this: "

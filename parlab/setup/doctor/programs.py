@@ -75,23 +75,25 @@ def slurm() -> Finding:
     if shutil.which("sbatch") is None:
         command = install_command("munge slurm-wlm")
         return Finding(
-            "note", "not found", f"`make test` needs one, but the labs do not: {command}."
+            "note", "not found", f"`make test-all` needs Slurm, but the labs do not: {command}."
         )
     if own:
         return Finding(
-            "note", f"sbatch, not {', '.join(own)}", f"{for_labs} `make test` needs all."
+            "note", f"sbatch, not {', '.join(own)}", f"{for_labs} `make test-all` needs all."
         )
-    return Finding("ok", "sbatch and its services", f"{for_labs} `make test` starts its own Slurm.")
+    return Finding(
+        "ok", "sbatch and its services", f"{for_labs} `make test-all` starts its own Slurm."
+    )
 
 
 def ssh() -> Finding:
-    server = f"`make test` needs sshd: {install_command('openssh-server')}."
+    server = f"`make test-all` needs sshd: {install_command('openssh-server')}."
     if shutil.which("ssh") is None:
         return Finding("note", "not found", f"The labs need none; {server}")
     for_labs = "Labs can run on machines that it reaches: `parlab profile ssh`."
     if find_daemon("sshd") is None:
         return Finding("note", "ssh, not sshd", f"{for_labs} {server}")
-    return Finding("ok", "ssh and sshd", f"{for_labs} `make test` logs in to this machine.")
+    return Finding("ok", "ssh and sshd", f"{for_labs} `make test-all` logs in to this machine.")
 
 
 def bubblewrap() -> Finding:
