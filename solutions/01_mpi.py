@@ -359,8 +359,8 @@ if rank < last:
 # <details><summary>Hint 2</summary>
 #
 # `comm.Sendrecv(x, dest=…, recvbuf=received, source=…)`. Or use `Isend`, which returns a *request*
-# immediately, then `Recv`, and then `request.Wait()`. Only after `Wait` do you know that the message has
-# been sent.
+# immediately, then `Recv`, and then `request.Wait()`. Until `Wait` returns, do not change the array
+# that you send.
 # </details>
 
 
@@ -692,11 +692,11 @@ print("  ".join(f"{number:0{world_size}d}" for number in x))
 # %% tags=["exercise"] exercise="ring_all_gather"
 # %%px
 def ring_all_gather(x: np.ndarray, comm: MPI.Intracomm) -> None:
-    """Fill `x` with all chunks: chunk r is that of rank r.
+    """Fill `x` with the ranks' chunks: chunk r comes from rank r.
 
-    `x` is a contiguous vector of the same length and dtype on every rank, of any length. At
-    first, only its chunk `comm.rank` counts. A rank sends N − 1 messages of one chunk each (or
-    none for an empty chunk) to its right neighbor, while all others send theirs.
+    `x` is a contiguous vector of the same length and dtype on every rank, of any length. On entry,
+    only its chunk `comm.rank` is valid. A rank sends N − 1 messages of one chunk each (or none for
+    an empty chunk) to its right neighbor, while all others send theirs.
     """
     # BEGIN SOLUTION
     rank, size = comm.rank, comm.size
@@ -986,9 +986,10 @@ for name, all_reduce in all_reduces.items():
     print(f"{name}: {'the same sum' if same else 'ANOTHER SUM'}")
 
 # %% [markdown]
-# Now measure their speed, from 1 KiB to 16 MiB, as *bus bandwidth*. This is the number of bytes that each
-# rank has to send at least, 2(N−1)/N · S, divided by the time. If nothing but the links limits the speed,
-# this is the bandwidth of each link for any number of ranks, so you can compare it with 1/β.
+# Now measure their speed, from 1 KiB to 16 MiB, as *bus bandwidth*. This is the smallest number of
+# bytes that each rank has to send, 2(N−1)/N · S, divided by the time. If nothing but the links
+# limits the speed, this is the bandwidth of each link for any number of ranks, so you can compare
+# it with 1/β.
 #
 # The model needs the α and β of this situation. In the ping-pong, two ranks used the machine alone. On the
 # ring, all ranks send at the same time and share the memory and the cores. So the cell fits α and β again, to
@@ -1063,7 +1064,8 @@ for size in (sizes[0], sizes[-1]):
 # - **Gloo** uses TCP and the operating system's network stack, even between two processes on the same
 #   machine. MPI uses shared memory.
 # - **The model** does not include additions, caches, or the microseconds that Python takes for the
-#   lines of each round. If it is off by a factor, ask what the ring does that a shift does not.
+#   lines of each round. If it is off by a large factor, look for what the ring does and a shift
+#   does not.
 #
 # # Going further
 #

@@ -10,7 +10,7 @@
 # |---|---|
 # | **You will be able to** | shard a data set without losing or repeating a sample; start all ranks from the same model; average gradients correctly, for uneven shards, too; explain what flat buffers, buckets, overlap, and `no_sync` save |
 # | **Time** | 145 minutes: 110 for exercises, 25 for reading, 10 for the library |
-# | **You need** | PyTorch; [lab 01](01_mpi.ipynb), or an idea of ranks and an all-reduce. No GPU |
+# | **You need** | PyTorch; [lab 01](01_mpi.ipynb), or basic knowledge of ranks and all-reduces. No GPU |
 # | **Background** | [chapter 02](../book/02_data_parallel.md) of the book explains what you build here |
 #
 # First start the ranks. They are four processes, and each has its own Python. Cells that begin with `%%px` run on all ranks. Other
@@ -47,8 +47,9 @@ from parlab.timeline import Timeline, draw
 # function's arguments inside a function: `comm.rank` and `comm.size`, not the notebook's `rank` and `world_size`. If you are stuck on an exercise, run
 # `use_reference("its_name")` in a `%%px` cell. It puts a solution in place, and you can continue.
 #
-# Exercises that use mpi4py have their tensors on the CPU, because MPI reads a process's own memory. From exercise 9 on, messages go through
-# `torch.distributed`, and everything runs on `device`: the rank's GPU if it has one.
+# Exercises that use mpi4py have their tensors on the CPU, because most installations of MPI cannot
+# read a GPU's memory. From exercise 9 on, messages go through `torch.distributed`, and everything
+# runs on `device`: the rank's GPU if it has one.
 #
 # # Why
 #
@@ -99,8 +100,8 @@ def sharded_sampler(
     """The indices on which `rank` trains in each step of an epoch.
 
     Step i's global batch is the i-th `batch_size` indices of a shuffle of 0 … size − 1. The last
-    global batch has the indices that are left. Returns this rank's share of each: one int64 tensor
-    for each step, and equally many on every rank. A share may be empty.
+    global batch has the indices that are left. Return this rank's share of each: one int64 tensor
+    for each step, the same number of tensors on every rank. A share may be empty.
     """
     # BEGIN SOLUTION
     shuffle = torch.randperm(size, generator=torch.Generator().manual_seed(epoch))
@@ -170,9 +171,11 @@ check.show_values(
 #   one by one.
 # - Tensors are sent as they are, not as pickled Python objects (`comm.bcast`, in small letters).
 #
-# Edge cases: the memory of a tensor may be in another order than its indices, such as that of a transposed matrix. `Bcast` accepts such a matrix as
-# it is, but `.contiguous()` or `.reshape(-1)` would make a copy. (mpi4py refuses tensors that are in neither row-major nor column-major order, such as
-# those in `channels_last` format. This exercise has none.) Nothing else changes, in particular not `requires_grad` and `.grad`.
+# Edge cases: a tensor's numbers may be in a different order in memory than its indices suggest, as
+# in a transposed matrix. `Bcast` accepts such a matrix as it is, but `.contiguous()` or
+# `.reshape(-1)` would make a copy. (mpi4py refuses tensors that are in neither row-major nor
+# column-major order, such as those in `channels_last` format. This exercise has none.) Nothing else
+# changes, in particular not `requires_grad` and `.grad`.
 #
 # **Predict**: somebody leaves the broadcast out and uses the same seed on all ranks instead. When is this just as good, and when does it go wrong?
 #
@@ -284,7 +287,7 @@ def all_reduce_gradients(model: nn.Module, share: float, comm: MPI.Intracomm) ->
     `share` is this rank's number of samples divided by that of the global batch. Its gradients
     are those of the mean loss over its own samples. A gradient that this rank does not have is
     None, and counts as zeros.
-    Parameters that do not require a gradient stay without.
+    Parameters that do not require a gradient do not get one.
     """
     # BEGIN SOLUTION
     for parameter in model.parameters():
@@ -376,8 +379,8 @@ def train(
 
     `inputs` (size, …) and `targets` (size,) int64 are the whole data set, the same on all ranks.
     `batch_size` is that of the global batch. `optimizer` has the model's parameters. The losses
-    are means over the global batch, taken before the step, equal on all ranks. What is in `.grad`
-    on entry does not count.
+    are means over the global batch, taken before the step, equal on all ranks. Ignore what `.grad`
+    contains on entry.
     """
     # BEGIN SOLUTION
     broadcast_state(model, comm)
@@ -649,9 +652,9 @@ def flat_step(
 ) -> float:
     """Take one training step, with one message, and return this rank's part of the mean loss.
 
-    All gradients of `model` are views into `flat`, and stay so. `inputs` and `targets` are this
-    rank's share, perhaps empty, of a global batch of `total` samples; the loss is cross-entropy.
-    The ranks' return values add up to the mean loss over the global batch.
+    All gradients of `model` are views into `flat`, and must remain so. `inputs` and `targets` are
+    this rank's share of a global batch of `total` samples, and can be empty. The loss is
+    cross-entropy. The ranks' return values add up to the mean loss over the global batch.
     """
     # BEGIN SOLUTION
     flat.zero_()
@@ -760,8 +763,9 @@ for name, ledger in [("per parameter", per_parameter), ("flat", one_buffer)]:
 # If there is one message at the very end, the network is idle during the whole backward pass, and the processor is idle during the whole all-reduce. But the gradients of the
 # *last* layers are complete first. Put them into buckets in this order. Then each bucket can be sent while the backward pass of the earlier layers still runs.
 #
-# Go through the parameters in reverse order. Open a new bucket if the next parameter would make the current one larger than `bucket_bytes`. A parameter that is larger than this by
-# itself gets its own bucket.
+# Go through the parameters in reverse order. Open a new bucket if the next parameter would make the
+# current one larger than `bucket_bytes`. A parameter that is larger than `bucket_bytes` gets its
+# own bucket.
 #
 # **Predict**: buckets of 1 byte give the earliest possible start. Why does nobody use them?
 #
@@ -1111,9 +1115,9 @@ def accumulate(
 ) -> float:
     """Leave in `.grad` the gradient of the mean loss over a global batch of `total` samples.
 
-    `parallel` is a `BucketedDataParallel` whose gradients are zero; `micro_batches` are this
-    rank's (inputs, targets), perhaps none; the loss is cross-entropy. One synchronization.
-    Returns this rank's part of the mean loss: the ranks' parts add up to it.
+    `parallel` is a `BucketedDataParallel` whose gradients are zero. `micro_batches` lists this
+    rank's (inputs, targets), and can be empty. The loss is cross-entropy. Synchronize once. Return
+    this rank's part of the mean loss: the ranks' parts add up to it.
     """
     # BEGIN SOLUTION
     weighted_loss = 0.0
@@ -1201,8 +1205,9 @@ drawn, axes = plots.same_curves(
 # %% [markdown]
 # # Against the library
 #
-# `DistributedDataParallel` does all of this in C++. It averages over the ranks. If the loss has no weights, this is right only for equal shares: here, 64 images on each rank. The next cells
-# first do the same work in four ways (two on GPUs): 5 steps of Adam, with the same losses.
+# `DistributedDataParallel` does all of this in C++. It averages over the ranks. If the loss has no
+# weights, this is right only for equal shares: here, 64 images on each rank. First, the next cells
+# train in four ways (two on GPUs) for 5 steps of Adam, and check that the losses are the same.
 
 
 # %%
@@ -1303,7 +1308,8 @@ for name, step in steps.items():
 # With its default settings, DDP closes its first bucket as soon as it holds 1 MiB, so that it can send
 # early. Its buckets close when they have *reached* the limit. Those of your `assign_buckets` never exceed it,
 # unless a single parameter does. The next cell measures the time of each way, in turn. DDP and your class run on
-# both groups. In the figure, a bar that ends left of the line means: faster than DDP on Gloo (NCCL on GPUs).
+# both groups. In the figure, a bar that ends left of the line is faster than DDP on Gloo (NCCL on
+# GPUs).
 #
 # **Predict**: how many messages does a step send with one message for each tensor, and how many with the flat buffer?
 
@@ -1361,9 +1367,12 @@ for hidden_size, times in measured.items():
 #
 # # On an emulated cluster
 #
-# The last measurements hide what this lab is about. So describe a cluster with a slow network and with computations that need no core, and measure there. On an
-# [emulated network](../book/emulated_network.md), messages are real and take as long as the α–β model says. A rank that waits for a message sleeps. A `Stage` is a layer whose backward pass
-# takes a set time, during which the rank also sleeps. **Every time from here on is emulated.** It shows how well your code orders its work, but nothing about the speed of a real cluster.
+# The last measurements hide what this lab is about. So the next cells emulate a cluster with a slow
+# network and computations that need no core, and measure there. On an [emulated
+# network](../book/emulated_network.md), messages are real and take as long as the α–β model says. A
+# rank that waits for a message sleeps. A `Stage` is a layer whose backward pass takes a set time,
+# during which the rank also sleeps. **Every time from here on is emulated.** It shows how well your
+# code orders its work, but nothing about the speed of a real cluster.
 #
 # The model has 24 layers, like the one in the [chapter](../book/02_data_parallel.md), and a backward pass of 5 ms for each. Its gradients are about a thousand times smaller than there, and the network
 # is much slower: two nodes, 100 MB/s inside a node, 20 MB/s between them, and 2 ms for each call.
@@ -1521,8 +1530,9 @@ legend = axes.legend(frameon=False, labelcolor=plots.NEUTRAL)
 #
 # 8 is the best according to the model, and 6 and 12 are within 3%. If each layer has its own bucket, the link is busy for too long: 24 times 3.4 ms, and 86 ms for the bytes, are more than the
 # 120 ms of the backward pass. If there is only one bucket, nothing is hidden. In between, take the smallest bucket whose all-reduce is not longer than the part of the backward pass that fills the
-# next bucket, because then the last bucket is as small as possible. `DistributedDataParallel`'s 25 MiB are the same compromise, for links with gigabytes per second and calls of some microseconds.
-# (On a busy machine, points can be too slow. Then run the cell again.)
+# next bucket, because then the last bucket is as small as possible. `DistributedDataParallel`'s
+# default of 25 MiB is the same compromise, for links with gigabytes per second and calls of some
+# microseconds. (On a busy machine, points can be too slow. Then run the cell again.)
 # </details>
 #
 # ## What does the hierarchy save?

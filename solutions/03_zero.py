@@ -10,7 +10,7 @@
 # |---|---|
 # | **You will be able to** | account for every byte that a rank holds; shard parameters with padding; write ZeRO's stages 1, 2, and 3; clip by a norm that no rank knows alone; prefetch; keep optimizer states outside of the device; explain what each stage saves and what it sends |
 # | **Time** | 120 minutes: 105 for exercises, 10 for reading, 5 for the library |
-# | **You need** | PyTorch; [lab 02](02_data_parallel.ipynb), or an idea of data parallelism and a reduce-scatter. No GPU |
+# | **You need** | PyTorch; [lab 02](02_data_parallel.ipynb), or basic knowledge of data parallelism and reduce-scatters. No GPU |
 # | **Background** | [chapter 03](../book/03_zero.md) of the book explains what you build here |
 #
 # First start the ranks. They are four processes, and each has its own Python. Cells that begin with `%%px` run on all ranks. Other cells
@@ -333,7 +333,7 @@ class Stage1:
         # END SOLUTION
 
     def step(self) -> None:
-        """Take the optimizer's step, each rank on its shard, and give everyone all parameters."""
+        """Update this rank's shard, and gather the updated parameters on every rank."""
         # BEGIN SOLUTION
         self.optimizer.step()
         dist.all_gather_single(self.flat, self.shard.detach(), group=self.group)
@@ -388,8 +388,9 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# It sends three times the bytes of the parameters: 2 for the all-reduce and 1 for the all-gather. With a reduce-scatter, it sends twice these
-# bytes, as in plain data parallelism. So stage 1 sends nothing more.
+# It sends three times the bytes of the parameters: 2 for the all-reduce and 1 for the all-gather.
+# With a reduce-scatter, it sends 2 times the bytes, as in plain data parallelism. So stage 1 sends
+# nothing more.
 # </details>
 #
 # ## 5. Clip by a norm that no rank knows
@@ -401,7 +402,7 @@ check.show_values(
 #
 # - Every rank scales its shard by the same number, $\min(1, \text{max\_norm} / \text{norm})$, in place. All ranks return the norm before
 #   clipping.
-# - Only one number crosses the network, once.
+# - Each rank contributes one number to a single all-reduce.
 # - The last shards end with padding. Only the first `used` numbers of the shard belong to the gradient, and `used` can be 0. The numbers after
 #   them do not count. They can have any value, and you may overwrite them.
 #
@@ -426,10 +427,11 @@ check.show_values(
 def clip_shards(
     gradient: torch.Tensor, used: int, max_norm: float, group: dist.ProcessGroup
 ) -> float:
-    """Scale the gradient whose shards the ranks hold to a norm of at most `max_norm`, in place.
+    """Scale a sharded gradient in place so that its norm is at most `max_norm`.
 
-    `gradient` is this rank's shard, one dimension; its first `used` numbers count, and are scaled.
-    Returns the norm of the whole gradient as it was, a Python float, the same on every rank.
+    `gradient` is this rank's shard, one-dimensional. Only its first `used` numbers belong to the
+    gradient. Return the norm of the whole gradient before clipping: a Python float, the same on
+    every rank.
     """
     # BEGIN SOLUTION
     squares = gradient[:used].square().sum()
@@ -524,7 +526,8 @@ class Stage2:
         stage.finish()  # after each backward pass
         stage.step()
 
-    `layers` are a model's, from its input to its output, an outer one before those inside it.
+    `layers` lists a model's layers from input to output. A layer that contains others comes before
+    them.
     """
 
     def __init__(self, layers: list[nn.Module], make_optimizer, group: dist.ProcessGroup) -> None:
@@ -920,7 +923,8 @@ drawn, axes = plots.memory_bars(
 # - `before_backward(unit)`: the same for the backward pass. It uses units in the reverse of the order in which their forward passes *ended*,
 #   `self.ended`.
 #
-# Start only the next unit: two layers are whole at the same time, not three. (So is an outer unit, such as the GPT itself.)
+# Start only the next unit: two layers are whole at the same time, not three. (An outer unit, such
+# as the GPT itself, is whole as well.)
 #
 # **Predict**: gathering a layer takes 4 ms, and computing it takes 6 ms. How long does a forward pass over six layers take, without prefetch and with it?
 # How long does it take if gathering needs 10 ms?
@@ -1071,8 +1075,10 @@ ticks = axes.set_yticks([0, 1], ["stage 3", "prefetching"])
 # %% [markdown]
 # ## The small GPT, sharded
 #
-# Its units are the blocks, and the model itself for the rest: the last layer norm and the embeddings, of which the token embedding is also the output layer. The tied
-# weight is in one unit, so stage 3 gathers it once in each pass. Its gradient is reduced once, after both of its layers have added to it.
+# Each block is a unit. The model itself is the unit of the remaining parameters: the last layer
+# norm and the embeddings. The token embedding is also the output layer. The tied weight is in one
+# unit, so stage 3 gathers it once in each pass. Its gradient is reduced once, after both of its
+# layers have added to it.
 
 # %%
 # %%px --timeout 90
@@ -1204,11 +1210,13 @@ with tempfile.TemporaryDirectory() as folder:
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# The moments have grown to $m = g$ and $v = 0.63\,g^2$, but t is 1 again, so the corrections divide $m$ by 0.1 and $v$ by 0.001. This is ten times as much, divided
-# by the root of 633. The step is 0.4 times as long as it should be: too *short*, not too long. There is no error.
+# The moments have grown to $m = g$ and $v = 0.63\,g^2$, but t is 1 again, so the corrections divide
+# $m$ by 0.1 and $v$ by 0.001. The step is therefore $10/\sqrt{633} = 0.4$ times as long as it
+# should be: too *short*, not too long. There is no error.
 # </details>
 #
-# In stage 3, this optimizer replaces Adam, with one file for each shard. A rank then holds 8Ψ/N bytes of parameters and gradients, and its files have as many:
+# In stage 3, this optimizer replaces Adam, with one file for each shard. A rank then holds 8Ψ/N
+# bytes of parameters and gradients, and its files have as many bytes of states:
 
 
 # %%
@@ -1318,10 +1326,10 @@ for name, (step, bytes_held_by) in ways.items():
 # On average over the ranks, the library holds the same bytes of parameters, gradients, and optimizer states,
 # except for stage 2: FSDP frees whole parameters after the backward pass, so between two steps it holds as
 # much as stage 3. (The buckets of DDP are not counted.) The library sends the same bytes, except for stage 1:
-# DDP all-reduces the gradients, and then each rank broadcasts the parameters that it has updated. The
-# ledger counts a broadcast with all of its bytes and an all-gather with the (N−1)/N that a ring sends,
-# so these parameters count as 4/3 Ψ on four ranks. (N ring broadcasts of Ψ/N would send as much as one
-# all-gather.)
+# DDP all-reduces the gradients, and then each rank broadcasts the parameters that it has updated.
+# The ledger counts a broadcast with all of its bytes and an all-gather with the (N−1)/N that a ring
+# sends, so on four ranks, these parameters add 4/3 to the printed number. (N ring broadcasts of Ψ/N
+# would send as much as one all-gather.)
 #
 # The next cell measures the time of a step of each. In the figure, a bar that ends left of the line means: faster
 # than its counterpart in the library.
@@ -1367,8 +1375,8 @@ print(", ".join(f"{name} {1e3 * seconds[name]:.1f} ms" for name in rows))
 #   through memory, the stages often differ little, and the times of your machine say which one is slowest.
 # - **The number of collectives.** Stage 1 has two, whatever the model. Stages 2 and 3 have them for
 #   each layer, and each pays its latency.
-# - **Gloo's reduce-scatter** does the work of an all-reduce, so on Gloo the bytes that really move
-#   are more than the ledger's ring.
+# - **Gloo's reduce-scatter** does the work of an all-reduce, so Gloo moves more bytes than the
+#   ledger counts.
 # - **Shard parameters only if they do not fit.** Stage 3 saves memory and pays for it with gathers.
 #   Stage 1 sends as much as data parallelism, and each rank's optimizer has an N-th of the work.
 #

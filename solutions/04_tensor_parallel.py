@@ -11,7 +11,7 @@
 # |---|---|
 # | **You will be able to** | write f and g; cut a matrix product by columns and by rows; cut an MLP, attention by heads, and embedding and cross-entropy by vocabulary; decide where ranks must draw the same random numbers; split the sequence; predict the bytes that a rank sends and keeps |
 # | **Time** | 150 minutes: 135 for exercises, 10 for reading, 5 for the library |
-# | **You need** | PyTorch; [lab 02](02_data_parallel.ipynb), or an idea of an all-reduce and of a transformer's layer. No GPU |
+# | **You need** | PyTorch; [lab 02](02_data_parallel.ipynb), or basic knowledge of all-reduces and of a transformer's layer. No GPU |
 # | **Background** | [chapter 04](../book/04_tensor_parallel.md) of the book explains what you build here |
 #
 # First start the ranks. They are four processes, and each has its own Python. Cells that begin with `%%px`
@@ -193,7 +193,7 @@ check.show_values(small=through(3), one=through(1), none=through(0))
 # %% tags=["exercise"] exercise="column_parallel_linear"
 # %%px
 class ColumnParallelLinear(nn.Module):
-    """This rank's outputs of `linear`; `sections` (default: one) are cut each by itself."""
+    """This rank's outputs of `linear`; each of the `sections` (default: one) is cut separately."""
 
     def __init__(
         self, linear: nn.Linear, group: dist.ProcessGroup, sections: list[int] | None = None
@@ -308,7 +308,7 @@ check.show_values(
 # %% tags=["exercise"] exercise="row_parallel_linear"
 # %%px
 class RowParallelLinear(nn.Module):
-    """`linear` where each rank has some of the inputs: the whole output, on every rank."""
+    """This rank's part of `linear`, cut by inputs; every rank gets the whole output."""
 
     def __init__(self, linear: nn.Linear, group: dist.ProcessGroup) -> None:
         super().__init__()
@@ -471,8 +471,8 @@ drawn, axes = plots.same_curves(
 # - `weights`: the number of bytes that a rank would send if it gathered the layer's 12h² weights once instead
 #   (without biases and norms), on a ring: (N−1)/N of them
 #
-# The check compares your numbers with formulas, and with what all-reduces and an all-gather send when it runs them.
-# Later, in part B, you measure your own layer.
+# The check compares your numbers with formulas. It also runs all-reduces and an all-gather, and
+# compares with what they send. Later, in part B, you measure your own layer.
 
 
 # %% tags=["exercise"] exercise="predict_layer"
@@ -521,7 +521,8 @@ check.show_values(
 #
 # - Change `attention` in place, and return it.
 # - If N does not divide the heads or the key-value heads, raise a `ValueError` that says so, and leave `attention` as it
-#   is. (A rank with half a head computes wrong results. If its `head_size` fits the half, there is no error.)
+#   is. (A rank with half a head computes wrong results, and if its `head_size` is halved, too,
+#   there is no error.)
 #
 # **Predict**: there are 16 heads and 4 key-value heads on 4 ranks. On rank 1, which heads use which keys? What about 8
 # ranks?
@@ -635,7 +636,7 @@ check.show_values(
 # %% tags=["exercise"] exercise="vocabulary_embedding"
 # %%px
 class VocabularyEmbedding(nn.Module):
-    """`embedding` with this rank's part of the vocabulary: whole rows, the same on all ranks."""
+    """This rank's part of `embedding`, cut by vocabulary; every rank gets the same whole rows."""
 
     def __init__(self, embedding: nn.Embedding, group: dist.ProcessGroup, reduce=None) -> None:
         super().__init__()
@@ -816,8 +817,9 @@ check.show_values(small=entropy(1.0), large=entropy(500.0), low=entropy(1.0, 950
 #
 # <details><summary>Hint 2</summary>
 #
-# Which numbers should you use? `together` can use the seed itself. `apart` needs a number for each pair of seed and rank
-# that no other pair and no `together` has, in 32 bits. Count the pairs, and start at a large number.
+# Which numbers should you use? `together` can use the seed itself. `apart` needs a 32-bit number
+# for each pair of seed and rank, different from those of all other pairs and of `together`. Count
+# the pairs, and start at a large number.
 # </details>
 
 
@@ -826,7 +828,7 @@ check.show_values(small=entropy(1.0), large=entropy(500.0), low=entropy(1.0, 950
 def dropout_generators(
     seed: int, group: dist.ProcessGroup, device: torch.device
 ) -> tuple[torch.Generator, torch.Generator]:
-    """Generators on `device`: `together`, alike on all ranks; `apart`, another on each rank."""
+    """Return `together`, the same on all ranks, and `apart`, different on each, both on `device`."""
     # BEGIN SOLUTION
     together = torch.Generator(device).manual_seed(seed)
     # In the upper half of 32 bits, a number for each seed and rank: no other run draws it.
@@ -1145,8 +1147,8 @@ for name, network in networks.items():
 #   the *whole* sequence, (batch, seq, outputs/N). The gradient of x is the sum over the ranks, for this rank's part of
 #   the sequence. `weight` and `bias` (or None) get the gradients of the whole sequence.
 # - `gather_linear` **keeps only this rank's part** for the backward pass (`ctx.save_for_backward(x, weight)`), and gathers
-#   again there. This is a third collective, and the stored input is N times smaller. A separate product would store its
-#   whole input, so the gather and the product must be one function.
+#   again there. This adds a third collective, but the stored input is N times smaller. A separate
+#   product would store its whole input, so the gather and the product must be one function.
 #
 # Edge cases: if N does not divide the sequence, `scatter` raises a `ValueError`. Any float dtype is possible. Do not change
 # the arguments or the incoming gradients. Their memory may be in any order. Use `flatten` or `reshape`, because `view`
@@ -1286,8 +1288,9 @@ check.show_values(
 # norms' means.
 #
 # - `serial`: on one rank
-# - `tensor_parallel`: with f and g. The outputs of the layers that are cut by columns, and all that follows up to the
-#   input of the next layer that is cut by rows, are cut. All others are whole on every rank
+# - `tensor_parallel`: with f and g. From the output of a layer that is cut by columns to the input
+#   of the next layer that is cut by rows, tensors are split. All other tensors are whole on every
+#   rank
 # - `sequence_parallel`: with `gather_linear` and `scatter`
 
 
@@ -1375,10 +1378,10 @@ class SequenceRowLinear(RowParallelLinear):
 
 
 class SequenceParallelGPT(nn.Module):
-    """`model`, which it takes apart, on the ranks of `group`: `self(tokens)` is (batch, seq, V/N).
+    """This rank's part of `model`, which is not used afterwards.
 
-    Outside attention and the MLP, each rank has its part of the sequence. `finish()` follows each
-    backward pass.
+    `self(tokens)` returns (batch, seq, V/N). Outside attention and the MLP, each rank has its part
+    of the sequence. Call `finish()` after each backward pass.
     """
 
     def __init__(self, model: models.GPT, group: dist.ProcessGroup) -> None:
@@ -1405,7 +1408,7 @@ class SequenceParallelGPT(nn.Module):
         # END SOLUTION
 
     def finish(self) -> None:
-        """Sum the gradients of which each rank has a part, over the ranks."""
+        """Sum, over the ranks, the gradients of which each rank has only a part."""
         # BEGIN SOLUTION
         whole = [self.positions.weight]
         for module in self.modules():

@@ -12,7 +12,7 @@
 # |---|---|
 # | **You will be able to** | cut a model into stages; send activations and their gradients without a deadlock; predict the bubble and the activations that a rank holds; write GPipe, 1F1B, and interleaved 1F1B as lists of actions; run any schedule; sum the gradient of a tied weight |
 # | **Time** | 125 minutes: 110 for exercises, 10 for reading, 5 for the library |
-# | **You need** | PyTorch; [lab 02](02_data_parallel.ipynb), or an idea of ranks and messages. No GPU |
+# | **You need** | PyTorch; [lab 02](02_data_parallel.ipynb), or basic knowledge of ranks and messages. No GPU |
 # | **Background** | [chapter 05](../book/05_pipeline_parallel.md) of the book explains what you build here |
 #
 # First start the ranks. They are four processes, and each has its own Python. Cells that begin with `%%px`
@@ -64,8 +64,8 @@ from parlab.timeline import Span, Timeline, draw, with_idle
 #   layers, the **first** stages have one more. (The last stage has additional work: a model's output layer is
 #   often large, and there is the loss.)
 #
-# Edge cases: the layers are the given objects, not copies, and the list `layers` does not change. More stages
-# than layers, or fewer than one stage, raise a `ValueError` that says so.
+# Edge cases: the layers are the given objects, not copies, and the list `layers` does not change.
+# With more stages than layers, or fewer than one stage, raise a `ValueError` that says so.
 #
 # **Predict**: there are nine layers and four ranks. Which layers does rank 1 have?
 #
@@ -83,7 +83,7 @@ from parlab.timeline import Span, Timeline, draw, with_idle
 # %% tags=["exercise"] exercise="split_model"
 # %%px
 def split_model(layers: list[nn.Module], stages: int) -> list[nn.Sequential]:
-    """The `layers` of a model in so many `stages`, in order and of even size."""
+    """Split the `layers` of a model into `stages` stages, in order, of nearly equal size."""
     # BEGIN SOLUTION
     if not 1 <= stages <= len(layers):
         raise ValueError(f"{len(layers)} layers do not make {stages} stages")
@@ -205,7 +205,7 @@ class Mailbox:
         # END SOLUTION
 
     def receive(self, action: Action, samples: int) -> torch.Tensor:
-        """What `action`, of this rank, needs from another stage, for so many samples."""
+        """Return the tensor of `samples` that this rank's `action` needs from another stage."""
         # BEGIN SOLUTION
         if action in self.own:
             return self.own.pop(action)
@@ -319,7 +319,7 @@ def naive_step(
     loss_of,
     group: dist.ProcessGroup,
 ) -> float | None:
-    """Forward and backward pass of a batch through all stages, one a rank: loss and gradients."""
+    """Run a batch forward and backward through all stages, one stage on each rank."""
     # BEGIN SOLUTION
     stage, last = group.rank(), share.count - 1
     mailbox = Mailbox(share, group)
@@ -426,17 +426,17 @@ drawn, axes = draw(
 # Cut the batch into m *micro-batches*. While the second rank computes the first micro-batch, the first rank
 # continues with the next one. The *bubble* is the idle time of all ranks, divided by the time that they compute.
 #
-# There are p ranks. Each micro-batch takes a rank f seconds forward and 2f backward, through all of its layers. A
-# step ends when the last gradient is there. All forward passes come first, and then all backward passes. Draw
-# this for p = 3 and m = 4.
+# There are p ranks. For each micro-batch, a rank computes f seconds forward and 2f backward in all
+# of its layers. A step ends when the last gradient is complete. All forward passes come first, and
+# then all backward passes. Draw this for p = 3 and m = 4.
 #
 # **Predict in numbers**:
 #
 # - `naive`: the bubble if the batch is one piece
 # - `gpipe`: the bubble with m micro-batches
 # - `interleaved`: the bubble with m micro-batches if each rank has v short stages instead of one long stage. A pass
-#   through a short stage takes a v-th of the time. A rank waits for as many passes as before, but for short ones.
-#   (With m < p, the bubble may be larger. Ignore this here.)
+#   through a short stage takes a v-th of the time. A rank waits for as many passes as before, but
+#   these are short. (With m < p, the bubble may be larger. Ignore this here.)
 # - `enough`: the smallest m (1 or more) with which `gpipe`'s bubble is a tenth or less
 
 
@@ -489,7 +489,8 @@ from parlab.pipeline import Deadlock, bubble, live, simulate, sizes, texts
 # - Return a list of p lists of `Action`s. p and m are 1 or more.
 # - The bubble is (p − 1)/m.
 #
-# **Predict**: of how many micro-batches does a rank hold the activations at the end of its forward passes?
+# **Predict**: how many micro-batches' activations does a rank hold at the end of its forward
+# passes?
 #
 # <details><summary>Hint 1</summary>
 #
@@ -703,7 +704,7 @@ check.show_values(middle=live_values(8, 32, 2, 3), few=live_values(6, 2, 1, 0))
 #
 # Edge cases, most of them as in exercise 3:
 #
-# - Fewer samples than m raise a `ValueError`.
+# - With fewer samples than m, raise a `ValueError`.
 # - `inputs` have the right values on the rank of the first stage, and `targets` on the rank of the last one. On
 #   other ranks, they have the right number of samples. `inputs` may be tokens.
 # - `.grad` is None before the step. Parameters may be frozen. A stage stays in its mode.
@@ -735,7 +736,7 @@ check.show_values(middle=live_values(8, 32, 2, 3), few=live_values(6, 2, 1, 0))
 # %% tags=["exercise"] exercise="pipeline"
 # %%px
 class Pipeline:
-    """Runs a schedule: `step(inputs, targets)` leaves the batch's gradients, and gives its loss."""
+    """Runs a schedule: `step(inputs, targets)` computes gradients and returns the batch's loss."""
 
     def __init__(
         self, share: Share, schedule: list[list[Action]], loss_of, group: dist.ProcessGroup
@@ -753,7 +754,7 @@ class Pipeline:
         # END SOLUTION
 
     def step(self, inputs: torch.Tensor, targets: torch.Tensor) -> float | None:
-        """Gradients of the mean loss of a batch; the loss, on the rank of the last stage."""
+        """Compute the gradients of the mean loss. The rank of the last stage returns the loss."""
         # BEGIN SOLUTION
         if len(inputs) < self.micro_batches:
             raise ValueError(
@@ -1392,14 +1393,14 @@ print(", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items()))
 #   also sends their sizes.) The library, too, describes its schedules as lists of actions.
 # - **The difference is overhead.** Stages as small as these take less time than their messages. A pipeline pays off if
 #   a stage takes much longer than its output takes to travel. The chapter has a formula for this.
-# - **The library needs equal micro-batches.** Your class accepts any number of samples from m on.
+# - **The library needs equal micro-batches.** Your class accepts m samples or more.
 #
 # # Going further
 #
 # - Receive ahead: start the `irecv` of the next action before you compute this one. On which link does this save time?
 # - Split the backward pass: first compute the gradients of the inputs, and compute those of the weights when there is
-#   nothing else to do. The bubble becomes smaller, up to what the chapter calls zero bubble. `torch.autograd.grad`
-#   computes the first half.
+#   nothing else to do. The bubble shrinks, at best to zero (*zero bubble* in the chapter).
+#   `torch.autograd.grad` computes the first half.
 # - Cut by time instead of layers: measure the time of each layer, and let `split_model` balance the sum.
 # - Discard the activations, and compute them again in the backward pass (`torch.utils.checkpoint`). What does a rank
 #   hold then, and what does it have to store for dropout?

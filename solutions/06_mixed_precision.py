@@ -2,16 +2,16 @@
 # # Lab 06: Mixed precision
 #
 # 16-bit numbers take half of the memory and half of the time on the network, and a GPU multiplies them many
-# times as fast. But they have a smallest number, a largest number, and gaps. In this lab, you decode a 16-bit
-# float and encode it again, and you find out which numbers of a training run it cannot hold. You build two
-# remedies: master weights and loss scaling. Then you use them on several ranks, where **all ranks must agree on
-# which steps to skip**.
+# times as fast. But the gaps between them are wider, and in float16, the range is smaller. In this
+# lab, you decode a 16-bit float and encode it again, and you find out which numbers of a training
+# run it cannot hold. You build two remedies: master weights and loss scaling. Then you use them on
+# several ranks, where **all ranks must agree on which steps to skip**.
 #
 # | | |
 # |---|---|
-# | **You will be able to** | read and write a half bit by bit; predict which updates and gradients vanish; train 16-bit weights with master weights and a loss scale that adapts; reduce in 16 bits without overflow; skip a step on all ranks or on none; shard the master weights like ZeRO; explain what mixed precision saves |
+# | **You will be able to** | decode and encode float16 bit by bit; predict which updates and gradients vanish; train 16-bit weights with master weights and a loss scale that adapts; reduce in 16 bits without overflow; skip a step on all ranks or on none; shard the master weights like ZeRO; explain what mixed precision saves |
 # | **Time** | 155 minutes: 135 for exercises, 15 for reading, 5 for the library |
-# | **You need** | PyTorch; [lab 02](02_data_parallel.ipynb), or an idea of ranks and an all-reduce. For exercises 10 and 11, stage 1 of [lab 03](03_zero.ipynb). No GPU |
+# | **You need** | PyTorch; [lab 02](02_data_parallel.ipynb), or basic knowledge of ranks and all-reduces. For exercises 10 and 11, stage 1 of [lab 03](03_zero.ipynb). No GPU |
 # | **Background** | [chapter 06](../book/06_mixed_precision.md) of the book explains what you build here |
 #
 # First start the ranks. They are four processes, and each has its own Python. Cells that begin with `%%px`
@@ -151,7 +151,7 @@ check.show_values(
 # %% tags=["exercise"] exercise="encode_half"
 # %%px
 def encode_half(value: float) -> int:
-    """The 16 bits of the float16 nearest to `value`; of two, of the one whose last bit is 0."""
+    """Return the bits of the float16 nearest to `value`; in a tie, the one whose last bit is 0."""
     # BEGIN SOLUTION
     sign = 0x8000 if math.copysign(1.0, value) < 0 else 0
     size = abs(value)
@@ -246,8 +246,8 @@ check.show_values(
 )
 
 # %% [markdown]
-# The next cell takes a thousand upward steps from weights of 1, a half, and 1024. The steps have the size that vanishes
-# according to your prediction, and 1.01 times that size:
+# The next cell takes a thousand upward steps from weights of 1, 0.5, and 1024. It uses two step
+# sizes: the one that vanishes according to your prediction, and 1.01 times that size:
 
 # %%
 # %%px
@@ -278,9 +278,10 @@ for weight in (1.0, 0.5, 1024.0):
 #
 # *Difficulty 2/5, 10 minutes.*
 #
-# Whether a gradient fits into 16 bits depends on its exponent: the $e$ with $2^e \le |g| < 2^{e+1}$. Count how many
-# of a model's gradients have which exponent. The gradients of the layers' *outputs* matter most, because the backward pass
-# goes through them: if they are zero, they pass only zeros on to earlier layers.
+# Whether a gradient fits into 16 bits depends on its exponent: the $e$ with
+# $2^e \le |g| < 2^{e+1}$. Count how many of a model's gradients have each exponent. The gradients
+# of the layers' *outputs* matter most, because the backward pass goes through them: if they are
+# zero, they pass only zeros on to earlier layers.
 #
 # `run()` does a forward and a backward pass of a model that contains `layers`. Use hooks to see the gradients: a forward
 # hook of a layer gets the layer's output, and `output.register_hook(f)` calls `f(gradient)` when the output has its
@@ -312,7 +313,7 @@ for weight in (1.0, 0.5, 1024.0):
 # %% tags=["exercise"] exercise="gradient_exponents"
 # %%px
 def gradient_exponents(layers: list[nn.Module], run: Callable[[], None]) -> dict[int | None, int]:
-    """How many numbers in the gradients of the layers' outputs have which exponent; zeros: None."""
+    """Count the numbers with each exponent in the gradients of the layers' outputs; zeros: None."""
     # BEGIN SOLUTION
     counts = Counter()
 
@@ -568,7 +569,7 @@ check.show_values(steps=seen, last=given, freed=layer.weight.grad is None)
 # %% tags=["exercise"] exercise="scaled_step"
 # %%px
 def scaled_step(weights: MasterWeights, loss: torch.Tensor, scale: float, max_norm: float) -> float:
-    """Take a training step with a scaled loss and clipped gradients; the norm before clipping."""
+    """Take a step with a scaled loss and clipped gradients. Return the norm before clipping."""
     # BEGIN SOLUTION
     (loss * scale).backward()
     weights.collect()
@@ -662,7 +663,7 @@ class LossScaler:
         self.growth_interval = growth_interval
 
     def unscale(self, gradients: list[torch.Tensor]) -> bool:
-        """Divide the gradients by the scale, in place; whether one is infinite or NaN somewhere."""
+        """Divide the gradients by the scale, in place. Return whether any is infinite or NaN."""
         # BEGIN SOLUTION
         finite = True
         for gradient in gradients:
@@ -753,8 +754,8 @@ check.show_values(
 # *Difficulty 2/5, 10 minutes.*
 #
 # Data parallelism sends every gradient in every step. In 16 bits, these are half as many bytes. The mean over the ranks
-# consists of a sum and a division by N, and in 16 bits their order matters: gradients that were scaled up to the end of the
-# format overflow in the sum, even if their mean is a half.
+# consists of a sum and a division by N, and in 16 bits their order matters: gradients near the
+# largest float16 overflow in the sum, even if their mean does not.
 #
 # - Copy the float32 gradients into one buffer of `dtype`, and all-reduce it once. This is one message, with 2 bytes for each
 #   number.
@@ -911,7 +912,7 @@ def mixed_step(
     max_norm: float,
     group: dist.ProcessGroup,
 ) -> bool:
-    """Take a step along the mean of the ranks' gradients, or skip it on all; whether it was taken."""
+    """Take a step along the ranks' mean gradient, or skip it on all. Return whether it was taken."""
     # BEGIN SOLUTION
     (loss * scaler.scale).backward()
     weights.collect()
@@ -953,9 +954,10 @@ check.show_values(good=mixed_steps(lambda step: None), bad=mixed_steps(lambda st
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# No. The all-reduce of the gradients brings infinities and NaN to all ranks. If ranks hold *shards*, as in lab 03, they do need
-# one, because then no rank sees the other ranks' numbers. It is enough to all-reduce one number, the sum of squares, which the norm
-# needs anyway. (It is infinite or NaN if a shard contains such a number.)
+# No. The all-reduce of the gradients brings infinities and NaN to all ranks. If ranks hold
+# *shards*, as in lab 03, they do need another message, because no rank sees the other ranks'
+# numbers. It is enough to all-reduce one number, the sum of squares, which the norm needs anyway.
+# (It is infinite or NaN if a shard contains such a number.)
 # </details>
 #
 # ## 10. What it saves
@@ -1011,14 +1013,15 @@ check.show_values(
 #
 # Exercise 5 keeps all master weights and all of Adam's states on every rank. Stage 1 of ZeRO (lab 03) distributes them: a rank
 # keeps 32-bit numbers only for its own part of the flat weights. The 16-bit weights stay whole, so the forward and backward
-# passes do not change. But no rank sees all gradients any more. The norm and the overflow must be **found together with all
-# ranks**.
+# passes do not change. But no rank sees all gradients any more. **All ranks together** must compute
+# the norm and detect an overflow.
 #
 # The given code copies the model's 16-bit weights into `self.flat`, with zeros at the end until the number of ranks N divides
 # its length, and broadcasts those of rank 0. `self.parameters` are views of it.
 #
 # - In `__init__`, `self.master` is one float32 `nn.Parameter`, a copy of this rank's part of `self.flat`. The N parts are equal,
-#   and include the zeros. This rank's part has its number in `self.group`. `self.optimizer` is `make_optimizer([self.master])`.
+#   and include the zeros. Rank r of `self.group` has part r. `self.optimizer` is
+#   `make_optimizer([self.master])`.
 # - `collect()` copies the gradients of `self.parameters` into one buffer in the same way. Afterwards, no parameter has a
 #   gradient, and `self.master.grad` is this rank's part of the mean over the ranks, in float32 and still scaled. As in
 #   exercise 8, gradients travel in 16 bits (the weights' dtype), and the mean of finite ones does not overflow.
@@ -1097,7 +1100,7 @@ class ShardedMasterWeights:
         # END SOLUTION
 
     def step(self, scaler: LossScaler, max_norm: float) -> bool:
-        """Take the step on all ranks, or skip it on all; whether it was taken."""
+        """Take the step on all ranks, or skip it on all. Return whether it was taken."""
         # BEGIN SOLUTION
         scaler.unscale([self.master.grad])
         squares = self.master.grad.square().sum()
@@ -1385,7 +1388,7 @@ for setting, runs in curves.items():
     start, end = runs["float32"][0], runs["float32"][-1]
     for name, points in runs.items():
         learned = (start - points[-1]) / (start - end)
-        how = "learns as float32 does" if learned > 0.95 else "falls back"
+        how = "learns as float32 does" if learned > 0.95 else "falls behind"
         if len(points) < POINTS:
             how = "is NaN"
         if rank == 0:
@@ -1438,8 +1441,9 @@ if rank == 0:
 #
 # PyTorch keeps the parameters in float32, and `torch.autocast` casts them where they are used: it computes products in 16 bits
 # and losses in float32, on GPUs also norms and softmax. So the parameters themselves are the master weights. `torch.amp.GradScaler`
-# has the rule of exercise 7. The next cells train the same MLP on the same batches, both on the default group. The scale starts far
-# too high and grows after four good steps.
+# has the rule of exercise 7. The next cells train the same MLP on the same batches with your code
+# and with PyTorch's, both on the default group. The scale starts far too high and grows after four
+# good steps.
 
 # %%
 # %%px --timeout 100

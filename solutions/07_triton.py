@@ -3,15 +3,16 @@
 #
 # A GPU computes far faster than it reads numbers from its memory. Each PyTorch operation reads its inputs and writes its
 # result, so three operations in a row move the same numbers three times. A *fused* kernel does everything in one trip to
-# memory. In this lab, you write such kernels in [Triton](https://triton-lang.org), which is Python with blocks of numbers: a
-# sum, a softmax, Adam for a whole model in **one launch**, a matrix product, attention that never stores its scores, and a layer
-# norm with its backward pass. Then you measure your Adam against PyTorch's.
+# memory. In this lab, you write such kernels in [Triton](https://triton-lang.org), a language like
+# Python for blocks of numbers. You write a sum, a softmax, Adam for a whole model in **one
+# launch**, a matrix product, attention that never stores its scores, and a layer norm with its
+# backward pass. Then you measure your Adam against PyTorch's.
 #
 # | | |
 # |---|---|
 # | **You will be able to** | write a kernel whose programs share the work, with masks where a block is not full; fuse a softmax into one trip to memory, and compute what this saves; update all tensors of a model in one launch; write an optimizer that can replace `torch.optim.Adam`; multiply matrices in tiles, and see how tiles use registers; compute a softmax in pieces, and attention without storing its scores; connect a kernel with autograd; write a benchmark that you can trust |
 # | **Time** | 190 minutes: 173 for exercises, 12 for reading, 5 for the library |
-# | **You need** | PyTorch; [lab 03](03_zero.ipynb), or an idea of ranks and shards. No GPU |
+# | **You need** | PyTorch; [lab 03](03_zero.ipynb), or basic knowledge of ranks and shards. No GPU |
 # | **Background** | [chapter 07](../book/07_triton.md) of the book explains what you build here |
 #
 # After Part A, you can do the parts in any order, and in several sittings. Only Part C and the last part need the Adam of Part B.
@@ -79,7 +80,7 @@ from parlab.reference_tables import load
 #
 # - The result is a new tensor, and `x` and `y` do not change.
 # - There is one launch. Each program takes `block` elements, and there are no more programs than necessary.
-# - A kernel computes the sum, and each element of it once.
+# - The kernel, not PyTorch, computes the sum, and it computes each element once.
 #
 # **Predict**: how many programs are there for 1,000 elements in blocks of 256? How many elements does the last one compute?
 #
@@ -101,7 +102,7 @@ from parlab.reference_tables import load
 # %%px
 @triton.jit
 def add_kernel(x_pointer, y_pointer, out_pointer, n, BLOCK: tl.constexpr):
-    """Each program adds up the elements of its block, those that are below `n`."""
+    """Each program adds x and y at the indices of its block that are below `n`."""
     # BEGIN SOLUTION
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
@@ -244,8 +245,8 @@ check.show_values(softmaxed=[softmaxed(3, 0.0), softmaxed(5, 500.0), softmaxed(9
 #     d.add_(eps)
 #     p.addcdiv_(m, d, value=-lr / (1 - beta1**t))
 #
-# An operation reads each tensor that it needs once (`g` in the third one, too), including one that it changes. It writes what it
-# changes or creates. **Predict in numbers**:
+# An operation reads each of its inputs once (even `g` in the third one), including an input that it
+# changes. It writes what it changes or creates. **Predict in numbers**:
 #
 # - `softmax`: the number of bytes that the five operations of exercise 2 move (read and write), for a matrix of `rows` × `columns`
 #   numbers with `size` bytes each. `highest` and `total` have one number for each row.
@@ -361,8 +362,9 @@ if rank == 0:
 # <details><summary>Hint 1</summary>
 #
 # The two corrections are the same for all elements. Compute `1 - beta1**step` in Python, and pass it as a float. (Triton
-# compiles a kernel again for some values of an *integer* argument, such as 1.) The kernel also gets 1 − β instead of β,
-# because float32 is too coarse to compute it: for β = 0.999, the difference has a relative error of 13 parts per million.
+# compiles a kernel again for some values of an *integer* argument, such as 1.) The kernel also gets
+# 1 − β instead of β, because 1 − β is inaccurate in float32: for β = 0.999, it has a relative error
+# of 13 parts per million.
 # </details>
 #
 # <details><summary>Hint 2</summary>
@@ -437,7 +439,7 @@ def adam_step(
     weight_decay: float,
     decoupled: bool,
 ) -> None:
-    """Step number `step` of Adam, in place, in one launch; `decoupled` is the weight decay."""
+    """Take step number `step` of Adam, in place, in one launch; `decoupled` is True for AdamW."""
     # BEGIN SOLUTION
     n, (beta1, beta2) = parameter.numel(), betas
     adam_kernel[(triton.cdiv(n, 1024),)](
@@ -576,7 +578,7 @@ def adam_group(
     weight_decay: float,
     decoupled: bool,
 ) -> None:
-    """A step of Adam for all tensors, in place, in one launch; tensor i is at its `steps[i]`-th."""
+    """Take a step of Adam on all tensors, in place, in one launch: step `steps[i]` of tensor i."""
     chunk, dtype, device = 16_384, parameters[0].dtype, parameters[0].device
     lists = zip(parameters, gradients, exp_avgs, exp_avg_sqs, strict=True)
     rows = [[*(t.data_ptr() for t in four), four[0].numel()] for four in lists]
@@ -1101,7 +1103,8 @@ check.show_values(
 # - **Any length**, from 1 on. The last tile of queries, keys, and values can be incomplete.
 # - **Large scores**, up to several hundred.
 #
-# **Predict**: a head has 8,192 tokens with $D$ = 128. How many times as many numbers as `q`, `k`, and `v` together do the scores have?
+# **Predict**: a head has 8,192 tokens with $D$ = 128. How many times as large are the scores as
+# `q`, `k`, and `v` together?
 #
 # <details><summary>Hint 1</summary>
 #
@@ -1197,10 +1200,11 @@ check.show_values(attended=[attended(2, 45, 16, causal=True), attended(1, 70, 32
 # </details>
 #
 # The next cell compares your function with PyTorch's `F.scaled_dot_product_attention`. In the interpreter, it also counts the bytes that
-# your kernel moves. Three kernels (product, softmax, product) would also write the scores, read them for the softmax, write the weights,
-# and read those. The number for them counts each matrix once per kernel, so without a mask, it is the least that they can move. (With the
-# causal mask, it is the same number, although they could leave out almost half of the scores and weights.) The number for your kernel counts
-# the keys and values again for each tile of queries.
+# your kernel moves. Three kernels (product, softmax, product) would also write the scores, read
+# them for the softmax, write its result, and read that. The number for them counts each matrix once
+# per kernel, so without a mask, it is the least that they can move. (With the causal mask, it is
+# the same number, although they could leave out almost half of the scores and weights.) The number
+# for your kernel counts the keys and values again for each tile of queries.
 
 # %%
 # %%px --targets 0 --timeout 100
@@ -1234,9 +1238,10 @@ for causal in (False, True):
 # $$\dot x_j = \frac{1}{\sigma}\left(\delta_j - \overline{\delta} - \tilde x_j\; \overline{\delta \tilde x}\right), \qquad
 # \dot w_j = \sum_\text{rows} \dot y_j\,\tilde x_j, \qquad \dot b_j = \sum_\text{rows} \dot y_j .$$
 #
-# The sums over rows are the difficulty, because programs that run at the same time must not add to the same number. So at most 128
-# programs share the rows: program $i$ of $P$ handles the rows $i$, $i + P$, $i + 2P$, and so on. It adds up its terms of $\dot w$ and
-# $\dot b$ in registers, and stores them as *its own row* of partial sums. PyTorch then adds up these $P$ rows.
+# The sums over rows are the difficulty: if two programs load, add to, and store the same number at
+# the same time, terms are lost. So at most 128 programs share the rows: program $i$ of $P$ handles
+# the rows $i$, $i + P$, $i + 2P$, and so on. It adds up its terms of $\dot w$ and $\dot b$ in
+# registers, and stores them as *its own row* of partial sums. PyTorch then adds up these $P$ rows.
 #
 # Write both kernels and the class. `layer_norm` is given.
 #
@@ -1529,8 +1534,9 @@ for name, settings in PEERS.items():
     print(f"after 20 steps, next to torch's {name}: the same parameters to 1e-4: {gap < 1e-4}")
 
 # %% [markdown]
-# Now your benchmark measures them on 60 tensors. Without a GPU, it compares the versions of PyTorch on a CPU, because the interpreter's times
-# mean nothing. On a GPU, your Adam and a compiled one take part. No GPU result is recorded for this lab, and only some of its cells
+# Now your benchmark measures them on 60 tensors. Without a GPU, it compares only PyTorch's three
+# versions of Adam, on the CPU, because the interpreter's times mean nothing. On a GPU, your Adam
+# and a compiled one take part. No GPU result is recorded for this lab, and only some of its cells
 # have run on a GPU.
 
 
@@ -1569,9 +1575,10 @@ for name, median in seconds.items():
 # - **The same rule.** All versions update the parameters in the same way, up to the rounding of float32.
 # - **Launches, not arithmetic.** On a GPU, the loop over tensors launches eight kernels for each tensor: the seven of exercise 3,
 #   and one for the weight decay. `foreach` launches about as many for all tensors together, and splits long lists of tensors.
-#   Each of them still reads and writes whole tensors. On a CPU, `foreach` saves little, because it runs one operation for each
-#   tensor there, too. `fused` first increases the step counts in a launch of their own, and then updates all tensors in one launch
-#   (or a few, if there are many tensors), with 28 bytes for each parameter in float32.
+#   Each of them still reads and writes whole tensors. On a CPU, `foreach` saves little or nothing,
+#   because it runs one operation for each tensor there, too. `fused` first increases the step
+#   counts in a launch of their own, and then updates all tensors in one launch (or a few, if there
+#   are many tensors), with 28 bytes for each parameter in float32.
 # - **What is left.** Your code makes the table of addresses again in each step, on the host. A library can keep
 #   it as long as the tensors stay where they are.
 #

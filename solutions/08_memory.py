@@ -11,7 +11,7 @@
 # |---|---|
 # | **You will be able to** | count the bytes that a forward pass keeps; write activation checkpointing, and state what it costs; plan recomputation for a memory budget; offload activations; compute a cross-entropy in chunks; write Adafactor and 8-bit Adam; predict the bytes of a rank that combines these methods |
 # | **Time** | 275 minutes: 260 for exercises, 10 for reading, 5 for the library |
-# | **You need** | PyTorch; [lab 03](03_zero.ipynb), or an idea of sharded optimizer states; 4 GB of memory. No GPU |
+# | **You need** | PyTorch; [lab 03](03_zero.ipynb), or basic knowledge of sharded optimizer states; 4 GB of memory. No GPU |
 # | **Background** | [chapter 08](../book/08_memory.md) of the book explains what you build here |
 #
 # You can do the parts in any order, and in several sittings. Within a part, go from top to bottom, because later cells use
@@ -132,7 +132,8 @@ check.show_values(
 # calls `pack(tensor)` and keeps what `pack` returns. In the backward pass, it calls `unpack` with that object, and uses the
 # tensor that `unpack` returns.
 #
-# Write `kept_bytes`, which calls `forward()` once and returns the bytes that autograd keeps of it.
+# Write `kept_bytes`, which calls `forward()` once and returns how many bytes autograd keeps for the
+# backward pass.
 #
 # - **Storages.** Several tensors can be views of one storage, as Q, K, and V are. Count each storage once, and count all of
 #   it: even a small view keeps the whole storage in memory.
@@ -141,8 +142,8 @@ check.show_values(
 # - **Everything else that is kept** counts, whatever its dtype: inputs, targets, masks, and buffers of the model, too.
 # - **The pass stays the same.** If `forward` stores its result in a variable, a backward pass from that result gives the same
 #   gradients as without your hooks.
-# - **No copies.** Autograd keeps the same storages as without your hooks. If `pack` returned a copy, the next tensor could
-#   take the place of the original in memory.
+# - **No copies.** Autograd keeps the same storages as without your hooks. If `pack` returned a
+#   copy, the original could be freed, and a later tensor could get its address.
 # - **Nothing is left in memory** when `kept_bytes` has returned and no variable refers to the result any more. An operation
 #   such as softmax keeps its own output. If `pack` returned that very tensor, the tensor and the graph would refer to each
 #   other, and would never be freed. Return `tensor.detach()`, which is a view.
@@ -334,8 +335,8 @@ if rank == 0:
 # In `backward`, detach each tensor, with the same `requires_grad` as before. Set the generators, call the function inside
 # `with torch.enable_grad():`, and put back the states that the generators had before. Keep tensors with `ctx.save_for_backward`, which frees
 # them after the backward pass. Then `torch.autograd.backward(outputs, gradients)` computes the
-# gradients of the detached tensors and of all parameters. Leave out
-# the outputs that need no gradient, or have none: after `ctx.set_materialize_grads(False)`, such a gradient is None.
+# gradients of the detached tensors and of all parameters. Leave out outputs that need no gradient
+# or have received none: after `ctx.set_materialize_grads(False)`, a missing gradient is None.
 # </details>
 
 
@@ -533,8 +534,9 @@ drawn, axes = memory_over_time(
 #
 # - If several plans recompute equally few FLOPs, return any of them.
 # - If no plan has $M \le$ `budget`, raise a ValueError whose text contains the smallest budget that works, in bytes.
-# - The check tries 40 segments and budgets of gigabytes. That is too much for trying all $2^{40}$ plans, and for a table with an
-#   entry for each byte. But real models have only a few kinds of layers, so the number of different sums of bytes is small.
+# - The check tries 40 segments and budgets of gigabytes. You cannot try all $2^{40}$ plans, or keep
+#   a table with an entry for each byte. But real models have only a few kinds of layers, so the
+#   number of different sums of bytes is small.
 #
 # **Predict**: which segment should a plan never recompute? If all segments are alike, should the plan recompute the first or
 # the last ones, or does it make no difference?
@@ -559,7 +561,7 @@ def plan_recomputation(segments: list[Segment], budget: int) -> list[bool]:
     """The plan that recomputes the fewest FLOPs with a peak of at most `budget` bytes.
 
     Returns for each segment whether its activations are kept (True) or recomputed (False).
-    A ValueError names the smallest budget that works, if no plan fits.
+    Raises a ValueError that names the smallest budget that works, if no plan fits.
     """
     # BEGIN SOLUTION
     best: dict[int, tuple[int, tuple[bool, ...]]] = {0: (0, ())}  # by the bytes that are held
@@ -1684,7 +1686,8 @@ check.show_values(
 # - `self.state` is the state of `adam_8bit_step` for this rank's shard.
 # - `step(loss)` runs the backward pass, sums the gradients over the ranks, takes an 8-bit Adam step on the shard, and gathers
 #   all shards. The loss of a rank is already multiplied by its share of the samples, so sum the gradients, and do not average
-#   them. Each step starts from a gradient of zero, even if another backward pass has left some.
+#   them. Each step starts from a gradient of zero, even if an earlier backward pass has left
+#   another one.
 # - **Reduce the gradients once in a step**, and send no more than 2 · 4Ψ · (N − 1)/N bytes, plus padding. The backward pass
 #   runs each layer's forward pass a second time. If a hook on an inner module started a reduction, it would start it in both passes.
 #   So keep communication out of the forward pass, and reduce when the backward pass has ended.
@@ -2005,7 +2008,7 @@ drawn, axes = plots.ratio_bars(
 # In PyTorch, the loss in chunks is a single operation, and `memory.Peak` does not see the buffers inside it. Its real peak is
 # higher than shown.
 #
-# `torch.optim.Adafactor` differs from the paper in two ways:
+# `torch.optim.Adafactor` differs from your step in two ways:
 #
 # - It has a weight decay, which is off here.
 # - It does not add $\epsilon_1$ to the squares. Instead, it replaces the mean of $r$ and the root of $V$ by $\epsilon_1$ if

@@ -193,9 +193,9 @@ def uneven_all_to_all(
 
     `x` is contiguous in C order and sorted by destination. It has the same dtype on all ranks, and
     the same shape except for its number of rows, which can be 0. `counts` has N numbers of int64.
-    Do not change either. The results are new arrays: the rows in the order of their source, and
-    N numbers of int64, of which number i counts the rows from rank i. After the counts, a rank
-    sends one message to each other rank for which it has rows. All ranks send at the same time.
+    Do not change either. The results are new arrays: the rows in the order of their source, and N
+    numbers of int64; number i counts the rows from rank i. After the counts, a rank sends one
+    message to each other rank for which it has rows. All ranks send at the same time.
 
     Raises a ValueError that names `counts` if it does not have N numbers whose sum is `len(x)`.
     """
@@ -568,7 +568,8 @@ check.show_values(
 # `dist.all_to_all_single(output, x, group=group)` sends the j-th of N equal parts of x to rank j, and part i of
 # `output` comes from rank i. Autograd does not know about other ranks, so write both passes yourself.
 #
-# - `exchange(x, group)` gets x (N, …), and sends `x[j]` to rank j. It returns a new tensor of the same shape, of which row i came from rank i.
+# - `exchange(x, group)` gets x (N, …), and sends `x[j]` to rank j. It returns a new tensor of the
+#   same shape, whose row i came from rank i.
 # - In the backward pass, the gradient of each row must get to the rank that the row came from.
 # - Each pass makes one all-to-all and sends nothing else. An all-to-all needs contiguous tensors, but neither x nor the gradient has to be contiguous.
 # - If x does not have N rows, raise a `ValueError` that names the number of its rows, before anything is sent.
@@ -610,7 +611,7 @@ class Exchange(torch.autograd.Function):
 
 
 def exchange(x: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Send row j of x (N, …) to rank j; return (N, …), of which row i came from rank i."""
+    """Send row j of x (N, …) to rank j. Return a tensor (N, …) whose row i came from rank i."""
     # BEGIN SOLUTION
     if len(x) != group.size():
         raise ValueError(f"x has {len(x)} rows, but there are {group.size()} ranks")
@@ -693,10 +694,10 @@ check.show_values(vectors=exchanged(3), matrices=exchanged(2, 2), refused=too_ma
 # %% tags=["exercise"] exercise="expert_parallel_mlp"
 # %%px
 class ExpertParallelMLP(nn.Module):
-    """A mixture of experts of which each rank has E/N; called with its own tokens (T, H).
+    """A mixture of experts. Each rank has E/N of them, and calls it with its own tokens (T, H).
 
     Args:
-        router: from a token to a score for each of the E experts.
+        router: maps a token to a score for each of the E experts.
         experts: all E experts, the same on all ranks.
         k: how many experts each token goes to.
         capacity: the slots of each expert for the tokens of each rank.
@@ -795,8 +796,9 @@ check.show_values(
 #
 # *Difficulty 2/5, 10 minutes.*
 #
-# Each of N ranks has T tokens of H numbers in float32. There are E experts in total, and each token goes to k of them. With the capacity
-# factor f, an expert has f times as many slots as it needs if all experts are chosen equally often, rounded up. **Predict in numbers**:
+# Each of N ranks has T tokens of H numbers in float32. There are E experts in total, and each token
+# goes to k of them. An expert has f times as many slots as it would need if all experts were chosen
+# equally often, rounded up; f is the capacity factor. **Predict in numbers**:
 #
 # - `capacity`: the slots of one expert for the tokens of *one* rank
 # - `exchange`: the bytes that a rank sends to other ranks in one all-to-all of your layer
@@ -874,8 +876,9 @@ for factor in (1.0, 1.25, 2.0):
 #
 # *Difficulty 3/5, 10 minutes.*
 #
-# Expert parallelism is often combined with data parallelism. Four ranks can be 2 × 2: ranks 0 and 1 share one set of experts, and
-# ranks 2 and 3 share a copy of this set. Every rank has its own tokens, and computes the mean loss over them.
+# Expert parallelism is often combined with data parallelism. Four ranks can be 2 × 2: one set of
+# experts is split over ranks 0 and 1, and a copy of it over ranks 2 and 3. Every rank has its own
+# tokens, and computes the mean loss over them.
 #
 # | | exists on | after the backward pass, its gradient includes the tokens of |
 # |---|---|---|
@@ -960,8 +963,9 @@ dist.destroy_process_group(alone)
 # same steps, and the loss curve does not show the error. It shows up as soon as gradients are clipped by their norm.
 # </details>
 #
-# With `average_gradients`, ranks can share experts in any layout. The next cells train the same layer on the same tokens in each layout:
-# from N × 1, where each rank has all experts, to 1 × N.
+# With `average_gradients`, the experts can be split over the ranks in any layout. The next cells
+# train the same layer on the same tokens in each layout: from N × 1, where each rank has all
+# experts, to 1 × N.
 
 
 # %%
@@ -1627,7 +1631,7 @@ def pass_on(x: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, list[dist.Work
 
 
 def visible_keys(positions: Tensor | None, owner: int, rank: int) -> Tensor | None:
-    """Which keys of rank `owner` the queries of `rank` see, (queries, keys); None for all."""
+    """Return which keys of rank `owner` the queries of `rank` see, (queries, keys); None: all."""
     # BEGIN SOLUTION
     return None if positions is None else positions[owner] <= positions[rank][:, None]
     # END SOLUTION

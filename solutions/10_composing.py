@@ -310,7 +310,7 @@ mesh_figure(
 def batch_rows(
     step: int, rank: int, mesh: Mapping[str, int], global_batch: int, micro_batch: int
 ) -> Tensor:
-    """Return the rows that `rank` reads in `step`: int64, of shape (M, micro_batch), on the CPU.
+    """Return the indices of `rank`'s rows in `step`: int64, of shape (M, micro_batch), on the CPU.
 
     Step s, counted from 0, uses the rows from s · global_batch to (s + 1) · global_batch − 1.
     Replica d, the coordinate "dp" of the rank, reads the d-th of dp equal parts, in order. M is
@@ -389,8 +389,8 @@ print(f"replica {mesh_coordinates(rank, mesh)['dp']}: {batch_rows(1, rank, mesh,
 # Write `random_seeds`, which returns a seed for each purpose. Each seed starts its own generator.
 #
 # - **No accidents:** unless the table asks for the same numbers, any two seeds differ. This also holds for two different purposes, for other layers
-#   and other ranks of the same run, and for runs with neighboring values of `seed`. (With 63 bits and a good hash, equal seeds are so improbable that you do
-#   not have to rule them out.)
+#   and other ranks of the same run, and for runs with any two values of `seed`. (With 63 bits and a
+#   good hash, equal seeds are so improbable that you do not have to rule them out.)
 # - **Low bits:** a seed is in [0, 2⁶³), but on a CPU, torch uses only its lowest 32 bits. So seeds that differ only in higher bits draw the same numbers. Do not put
 #   `seed`, `layer`, or the coordinates only into the high bits. (In a very large run, some seeds have the same 32 low bits by chance. You may ignore this.)
 # - **The stage does not matter:** a layer is on one stage only, and it draws the same numbers whichever stage that is. So the "pp" coordinate has no effect.
@@ -757,7 +757,9 @@ if rank == 0:
         print(f"{order}: {embedding_groups(dict.fromkeys(order.split(), 2))}")
 
 # %% [markdown]
-# The sum crosses from one node to the other only if "pp" is the outermost dimension. A pipeline with more stages than a node has ranks crosses nodes in any order. But the embedding is summed only once per step, so slower links do little harm here.
+# The sum crosses from one node to the other only if "pp" is the outermost dimension. A pipeline
+# with more stages than a node has ranks crosses nodes whatever the order of the dimensions. But the
+# embedding is summed only once per step, so slower links do little harm here.
 
 # %% [markdown]
 # ## 7. Forward and backward passes of a stage
@@ -923,7 +925,7 @@ check.show_values(
 # | `adam.gradient` | their gradients, in the same order. The parameters' `.grad` are views of it |
 # | `adam.shard` | this rank's part of `adam.flat`, a parameter. `adam.shard.grad` is the same part of `adam.gradient`. Both are views, not copies. The parts are equally long, and rank d of `groups["dp"]` has part d |
 # | `adam.optimizer` | Adam for `adam.shard`. Its states belong to the shard only |
-# | `adam.parts`, `adam.copies` | `adam.shard.grad` as a list of views, one for each parameter in the shard; and for each view, how many ranks hold the same numbers after averaging: the arguments of `gradient_norm` |
+# | `adam.parts`, `adam.copies` | the first two arguments of `gradient_norm`: `adam.shard.grad` as a list of views, one for each parameter in the shard, and for each view, how many ranks hold the same numbers after averaging |
 #
 # Write `zero_step`, which a rank calls when `adam.gradient` has the gradient of **its replica's** mean loss:
 #
@@ -1118,7 +1120,8 @@ check.show_values(
 # <details><summary>What you predicted</summary>
 #
 # Only (c): the loss is too large by a factor of tp, the number of tensor-parallel ranks. The loss of a step is computed before the update, so (a) shows up in the second step.
-# (b) shows up in the third one, because the gradients are zero before the first step, and its update is right. With (a), the two copies of the embedding also differ from then on.
+# (b) shows up in the third one: the gradients are zero before the first step, so the second update
+# is the first wrong one. With (a), the two copies of the embedding also differ from then on.
 # </details>
 #
 # ## The losses of one process
@@ -1337,8 +1340,9 @@ if rank == 0:
     print(f"{example.micro_batches(gpt)} micro-batches of {example.micro_batch} for each replica")
 
 # %% [markdown]
-# Write `predict_layout_memory`, which returns the bytes of each kind on a rank of the *first* stage. Without the logits of the
-# last stage, which we leave out, this rank needs the most. The kinds are:
+# Write `predict_layout_memory`, which returns the bytes of each kind on a rank of the *first*
+# stage. We leave out the logits of the last stage. Without them, this rank needs the most memory.
+# The kinds are:
 #
 # - `weights` and `gradients`: 2 bytes each for every parameter of the rank. A layer has `model.layer_parameters`, which are
 #   split over the t tensor-parallel ranks. The first stage also has the embedding, `model.embedding_parameters`, all of it
@@ -1561,7 +1565,8 @@ def plan_layouts(
 ) -> list[Layout]:
     """All possible layouts that fit into the devices' memory, the fastest first.
 
-    Raises ValueError if none is possible, or if none fits; then it states the smallest need.
+    Raises a ValueError if no layout is possible. If none fits, the ValueError states the smallest
+    need.
     """
     # BEGIN SOLUTION
     devices, needs = cluster.devices, {}
