@@ -111,6 +111,7 @@ class WatchedComm(MPI.Intracomm):
         self._entries = entries
         self._origin = origin or comm
         self._made: list[MPI.Intracomm] = []  # communicators that were made from this one
+        self.revoked_together: list[MPI.Intracomm] = []  # others, which all ranks have made
         self._numbers: list[int] | None = None  # numbers of this one's ranks in `origin`
         if origin is not None:
             members = comm.group
@@ -126,10 +127,19 @@ class WatchedComm(MPI.Intracomm):
 
     def Revoke(self) -> None:
         """Revoke this communicator and those made from it, in which ranks may also be waiting."""
+        self.revoke_alone()
         for made in self._made:
             if made != MPI.COMM_NULL:
                 made.Revoke()
-        self._watched.Revoke()
+
+    def revoke_alone(self) -> None:
+        """Revoke this communicator, but not those made from it.
+
+        Another rank may still be inside of the call that makes one of them, such as `Split`. Open
+        MPI 5.0.11 crashes there if a communicator is revoked before it is complete.
+        """
+        for comm in (self._watched, *self.revoked_together):
+            comm.Revoke()
 
     def Free(self) -> None:
         self._watched.Free()

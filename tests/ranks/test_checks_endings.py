@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
+from mpi4py import MPI
 
 from parlab.checks.base.call_outcome import ending, idle_ranks_left, unfinished
 from parlab.checks.base.deadlock import Standstill, next_call
@@ -108,6 +109,28 @@ def how_it_ends(world: World) -> str:
 def test_a_call_that_sends_has_longer() -> None:
     expected = [kind for _, _, kind in CALLS for _ in range(2)]
     assert on_ranks(2 * len(CALLS), how_it_ends) == expected
+
+
+def errors_after_split(world: World) -> list[str]:
+    """Return how calls end in which the last rank raises while others may still be in `Split`."""
+
+    def function(comm: MPI.Intracomm) -> None:
+        made = comm.Split(0, comm.rank)
+        if comm.rank == comm.size - 1:
+            raise KeyError("missing")
+        comm.Split(0, comm.rank)
+        made.Barrier()
+
+    kinds = set()
+    for _ in range(100):  # most runs crashed within 40, when the error also revoked `made`
+        comm = Ledger().watch(world.comm.Dup())
+        world.comm.Barrier()
+        kinds.add(run_watched(function, (comm,), comm, 10.0).kind)
+    return sorted(kinds)
+
+
+def test_an_error_after_split_crashes_no_rank_that_is_still_in_it() -> None:
+    assert on_ranks(4, errors_after_split) == [["stuck"]] * 3 + [["raised"]]
 
 
 def imported_by_a_first_call(world: World) -> list[str]:

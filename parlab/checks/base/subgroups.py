@@ -25,19 +25,13 @@ def subgroups(
         yield {}
         return
     # Use the communicator without the ledger, because the groups record their calls.
-    plain, revoke = MPI.Intracomm(trial.comm), trial.comm.Revoke
+    plain = MPI.Intracomm(trial.comm)
     comms = {
         name: plain.Split(min(ranks) if ranks else MPI.UNDEFINED, trial.rank)
         for name, ranks in members.items()
     }
     comms = {name: comm for name, comm in comms.items() if comm != MPI.COMM_NULL}
-
-    def revoke_all() -> None:
-        for comm in comms.values():
-            comm.Revoke()
-        revoke()
-
-    trial.comm.Revoke = revoke_all
+    trial.comm.revoked_together.extend(comms.values())
     with ExitStack() as stack:
         groups = {}
         for name, comm in comms.items():
@@ -47,6 +41,6 @@ def subgroups(
         try:
             yield groups
         finally:
-            del trial.comm.Revoke
+            trial.comm.revoked_together.clear()
     for comm in comms.values():
         comm.Free()

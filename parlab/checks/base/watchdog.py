@@ -105,7 +105,7 @@ class _Watch:
                 goes_on = goes_on or looked - earlier < least
             looks += not goes_on or time.monotonic() >= latest
         if not self.call_ended.wait(LOOK_SECONDS):
-            _revoke(self.comm)
+            _revoke(self.comm)  # and those made from it: each rank's watchdog frees its own
 
     def _stands_still_until(self, moment: float) -> bool:
         """Wait until `moment`. Return early, with True, if the ranks of the call are deadlocked."""
@@ -147,7 +147,7 @@ def run_watched(
     if places and ended.kind in ("returned", "stuck"):
         ended = replace(ended, line=places[-1])
     if ended.kind != "returned":
-        _revoke(comm)  # the others may be waiting for this rank
+        _revoke(comm, alone=True)  # the others may be waiting for this rank
     return ended
 
 
@@ -184,14 +184,14 @@ def is_revoked(comm: MPI.Intracomm) -> bool:
     return False
 
 
-def _revoke(comm: MPI.Intracomm) -> None:
-    """Revoke `comm` and this rank's communicators that were made from it.
+def _revoke(comm: MPI.Intracomm, *, alone: bool = False) -> None:
+    """Revoke `comm` and, unless `alone`, this rank's communicators that were made from it.
 
     If another rank has revoked `comm`, this rank still has to revoke the others, because that rank
     may not have them.
     """
     with contextlib.suppress(MPI.Exception, NotImplementedError):
-        comm.Revoke()
+        getattr(comm, "revoke_alone", comm.Revoke)() if alone else comm.Revoke()
 
 
 def _is_learners(file: str) -> bool:
