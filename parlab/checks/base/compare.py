@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
+from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed, the_only
 
 
 def equal(
@@ -111,27 +111,30 @@ def explained(
 
     Args:
         got, right: arrays, tensors, or numbers.
-        variants: what each mistake computes, by its key in `mistakes`, in the order in which to try
-            them; pairs if one mistake has several variants. A variant that equals `right` for these
-            inputs explains nothing.
+        variants: what each mistake computes, by its key in `mistakes`; pairs if one mistake has
+            several variants. A variant that equals `right` for these inputs explains nothing.
         mistakes: the check's mistakes. Their texts must not contain fields such as `{name}`.
         name: what the learner calls the compared value.
         tolerance, absolute: see `equal`.
         with_name: whether the text of a mistake begins with `name`.
 
     Returns:
-        None if `got` is right. Otherwise, the first mistake that computes `got`. If no mistake
-        does, the first index at which the values differ, with both values.
+        None if `got` is right. Otherwise, the mistake that computes `got`. If no mistake does, or
+        several do, the first index at which the values differ, with both values.
     """
     difference = equal(got, right, name, tolerance, absolute)
     if difference is None or not hasattr(got, "shape"):
         return difference
-    for key, value in variants.items() if isinstance(variants, Mapping) else variants:
-        alike = same(got, value, tolerance, absolute)
-        if alike and not same(value, right, tolerance, absolute):
-            found = getattr(mistakes, key)()
-            return replace(found, text=f"{name}: {found.text}") if with_name else found
-    return difference
+    pairs = variants.items() if isinstance(variants, Mapping) else variants
+    keys = (
+        key
+        for key, value in pairs
+        if same(got, value, tolerance, absolute) and not same(value, right, tolerance, absolute)
+    )
+    found = the_only(mistakes, keys)
+    if found and with_name:
+        found = replace(found, text=f"{name}: {found.text}")
+    return found or difference
 
 
 def first_difference(

@@ -10,8 +10,9 @@ instructor's summary. A text says what happened and then what to do. If a check 
 mistake was made, it shows what it saw: `observed(text)`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,12 @@ class Mistakes:
         except KeyError:
             raise AttributeError(f"no mistake {key!r} is defined here") from None
         return lambda **values: Finding(text.format(**values), key)
+
+
+def the_only(mistakes: Mistakes, keys: Iterable[str], **values: Any) -> Finding | None:
+    """Return the finding of the only mistake in `keys`, or None: to choose one would be a guess."""
+    distinct = set(keys)
+    return getattr(mistakes, distinct.pop())(**values) if len(distinct) == 1 else None
 
 
 # The mistakes that are possible in any exercise. The modules of checks define the others.

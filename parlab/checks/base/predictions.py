@@ -42,12 +42,18 @@ def misconception(
     measured: Mapping[str, float],
     wrong: Iterable[Wrong],
 ) -> Finding | None:
-    """Return the finding of the first misconception that explains a wrong number, or None."""
-    for name, value, finding in wrong:
-        if name not in measured or is_number(predicted[name], measured[name]):
+    """Return the first misconception that alone explains a wrong number, or None."""
+    wrong = list(wrong)
+    for name in measured:
+        if is_number(predicted[name], measured[name]):
             continue
-        if is_number(predicted[name], value):
-            return finding
+        found = {
+            finding
+            for other, value, finding in wrong
+            if other == name and is_number(predicted[name], value)
+        }
+        if len(found) == 1:
+            return found.pop()
     return None
 
 

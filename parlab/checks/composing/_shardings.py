@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from parlab.checks.base.compare import has_type
-from parlab.checks.base.mistakes import Finding, Mistakes, observed
+from parlab.checks.base.mistakes import Finding, Mistakes, observed, the_only
 from parlab.checks.base.refusals import require_refusals
 from parlab.checks.base.trial import Trial
 
@@ -160,9 +160,9 @@ def _counted(operations: Mapping[str, int]) -> str:
 def _named(
     held: Placed, right: Placed, case: Case, mesh: Any, mistakes: Mistakes
 ) -> Finding | None:
-    for key, specs in case.wrong.items():
-        if held == _placed(case, specs, mesh) != right:
-            return getattr(mistakes, key)()
+    wrong = {key: _placed(case, specs, mesh) for key, specs in case.wrong.items()}
+    if mistake := the_only(mistakes, (key for key in wrong if held == wrong[key] != right)):
+        return mistake
     whole = _placed(case, dict.fromkeys(case.right, ()), mesh)
     for name, parts in held.items():
         if parts == whole[name] != right[name]:

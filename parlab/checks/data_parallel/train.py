@@ -236,11 +236,10 @@ def explanation(
     replays: Callable[..., tuple[State, np.ndarray]],
     weights: dict[str, np.ndarray],
 ) -> str | None:
-    """Return the mistake whose replay ends in this rank's `state`, or None."""
+    """Return the only mistake whose replay ends in this rank's `state`, or None."""
     if same_states(state, right, TOLERANCE):
         return None
-    for key in (key for key in weights if key != "right"):
-        wrong, _ = replays(weights[key])
-        if same_states(state, wrong, TOLERANCE) and not same_states(wrong, right, TOLERANCE):
-            return key
-    return None
+    wrong = {key: replays(weights[key])[0] for key in weights if key != "right"}
+    wrong = {key: made for key, made in wrong.items() if not same_states(made, right, TOLERANCE)}
+    keys = [key for key, made in wrong.items() if same_states(state, made, TOLERANCE)]
+    return keys[0] if len(keys) == 1 else None

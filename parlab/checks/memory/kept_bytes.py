@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import has_type
-from parlab.checks.base.mistakes import Finding, Mistakes, observed
+from parlab.checks.base.mistakes import Finding, Mistakes, observed, the_only
 from parlab.memory import LiveStorages, tensor_bytes
 
 MISTAKES = Mistakes(
@@ -136,10 +136,10 @@ def counted(got: int, kept: list[Tensor], net: Net) -> Finding | None:
         "counted_again": sum(tensor.untyped_storage().nbytes() for tensor in own),
         "only_the_view": sum({t.untyped_storage(): t.nbytes for t in own}.values()),
     }
-    named = [mistake for mistake, value in variants.items() if value == got]
-    if len(named) == 1:
-        return getattr(MISTAKES, named[0])(got=got, right=right)
-    return observed(f"{got} bytes, expected {right}")
+    named = the_only(
+        MISTAKES, (key for key in variants if variants[key] == got), got=got, right=right
+    )
+    return named or observed(f"{got} bytes, expected {right}")
 
 
 def gradients(net: Net, x: Tensor, result: Tensor) -> Gradients | Exception:

@@ -8,7 +8,7 @@ from typing import Any
 
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import has_type
-from parlab.checks.base.mistakes import Finding, Mistakes, observed
+from parlab.checks.base.mistakes import Finding, Mistakes, observed, the_only
 from parlab.checks.base.refusals import require_refusal
 from parlab.checks.base.trial import Trial
 from parlab.checks.base.unchanged import unchanged
@@ -148,7 +148,7 @@ def are_best(chain: Chain, limits: list[int], got: list[Plan]) -> Finding | None
     }
     found = [recomputed_flops(chain, plan) for plan in got]
     named = (key for key, plan_of in mistakes.items() if flops_by(plan_of) == found != least)
-    return next((getattr(MISTAKES, key)() for key in named), first)
+    return the_only(MISTAKES, named) or first
 
 
 def good(chain: Chain, budget: int, got: Plan, least: int) -> Finding | None:

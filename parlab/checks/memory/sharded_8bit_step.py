@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from parlab import memory
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import equal
-from parlab.checks.base.mistakes import Finding, Mistakes, observed
+from parlab.checks.base.mistakes import Finding, Mistakes, observed, the_only
 from parlab.checks.base.models import Shard
 from parlab.checks.base.trial import Trial
 from parlab.checks.memory._sharded import (
@@ -210,9 +210,9 @@ def weights_are_right(
         "not_summed": serial.moved(not_summed)[0],
         "averaged_again": serial.moved(sum(local) / trial.size)[0],
     }
-    for key, values in variants.items():
-        if alike(got, values) and not alike(wanted, values):
-            return getattr(MISTAKES, key)()
+    unlike = {key: values for key, values in variants.items() if not alike(wanted, values)}
+    if mistake := the_only(MISTAKES, (key for key in unlike if alike(got, unlike[key]))):
+        return mistake
     wrong = different(got, wanted).nonzero().flatten()
     at = int(wrong[0])
     return observed(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from parlab.checks.base.compare import equal, has_type
-from parlab.checks.base.mistakes import Finding, Mistakes, observed
+from parlab.checks.base.mistakes import Finding, Mistakes, observed, the_only
 
 Gradients = Sequence[Tensor | None]
 
@@ -89,9 +89,13 @@ def one_step(
         differ(got, wanted, f"in weights.step(), the gradient of weights.master[{i}]", tolerance)
         for i, (got, wanted) in enumerate(zip(weights.given[0], right, strict=True))
     ]
-    for key, values in variants if any(found) else ():
-        if alike(weights.given[0], values, tolerance) and not alike(values, right, tolerance):
-            return getattr(mistakes, key)()
+    keys = (
+        key
+        for key, values in (variants if any(found) else ())
+        if alike(weights.given[0], values, tolerance) and not alike(values, right, tolerance)
+    )
+    if mistake := the_only(mistakes, keys):
+        return mistake
     for i, parameter in enumerate(weights.parameters):
         found.append(equal(weights.master[i].detach(), weights.after[i], f"weights.master[{i}]"))
         half = weights.after[i].to(parameter.dtype)

@@ -11,7 +11,7 @@ from triton.compiler.errors import CompilationError
 from triton.runtime.errors import InterpreterError
 
 from parlab.checks.base.compare import as_numpy, first_difference, has_type
-from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
+from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed, the_only
 from parlab.checks.base.nan_memory import filled_with_nan
 from parlab.checks.base.trial import Trial
 from parlab.kernels.accesses import Accesses, Outside, recorded
@@ -285,5 +285,5 @@ def explained(
     difference = compare(right)
     if difference is None:
         return None
-    found = [key for key, value in variants.items() if compare(value) is None]
-    return getattr(mistakes, found[0])() if len(found) == 1 else difference
+    found = the_only(mistakes, (key for key, value in variants.items() if compare(value) is None))
+    return found or difference

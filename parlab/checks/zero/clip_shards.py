@@ -8,7 +8,7 @@ import torch
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import close, explained, has_type
 from parlab.checks.base.messages import something_sent
-from parlab.checks.base.mistakes import Finding, Mistakes, observed
+from parlab.checks.base.mistakes import Finding, Mistakes, observed, the_only
 from parlab.checks.base.trial import Trial
 
 TOLERANCE = 1e-5  # some answers divide by the norm plus 10⁻⁶, as the library does
@@ -84,10 +84,9 @@ def _clip(trial: Trial, factor: float, padding: float) -> None:
 def one_norm(got: float, right: float, wrong: dict[str, float]) -> Finding | None:
     if close(got, right, TOLERANCE):
         return None
-    for key, value in wrong.items():
-        if close(got, value, TOLERANCE) and not close(value, right, TOLERANCE):
-            return getattr(MISTAKES, key)()
-    return observed(f"the norm is {got:.6g}, expected {right:.6g}")
+    wrong = {key: value for key, value in wrong.items() if not close(value, right, TOLERANCE)}
+    mistake = the_only(MISTAKES, (key for key in wrong if close(got, wrong[key], TOLERANCE)))
+    return mistake or observed(f"the norm is {got:.6g}, expected {right:.6g}")
 
 
 def one_number_sent(trial: Trial) -> Finding | None:

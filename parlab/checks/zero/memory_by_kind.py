@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from parlab import memory
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.mistakes import Finding, Mistakes, observed
+from parlab.checks.base.mistakes import Finding, Mistakes, observed, the_only
 from parlab.checks.base.models import tokens
 from parlab.checks.base.predictions import form
 from parlab.checks.zero._models import awkward_blocks
@@ -105,8 +105,7 @@ def bytes_are_right(
     for kind, value in right.items():
         if got[kind] == value:
             continue
-        known = [key for key, other in wrong[kind].items() if got[kind] == other]
-        if len(known) == 1 and got[kind]:
-            return getattr(MISTAKES, known[0])(kind=kind)
-        return observed(f"{kind}: {got[kind]} bytes, expected {value}")
+        known = (key for key, other in wrong[kind].items() if got[kind] == other != 0)
+        mistake = the_only(MISTAKES, known, kind=kind)
+        return mistake or observed(f"{kind}: {got[kind]} bytes, expected {value}")
     return None
