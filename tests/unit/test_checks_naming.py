@@ -18,7 +18,8 @@ RIGHT = np.array([3.0, 2.0])
 def test_a_result_is_named_after_the_only_mistake_that_computes_it(
     right: float, got: float, mistake: str | None
 ) -> None:
-    variants = {"doubled": 2 * right, "squared": right**2}  # both are 4 if `right` is 2
+    numbers = {"doubled": 2 * right, "squared": right**2}  # both are 4 if `right` is 2
+    variants = {key: np.array([number]) for key, number in numbers.items()}
     found = explained(np.array([got]), np.array([right]), variants, MISTAKES)
     assert found is not None and found.mistake == mistake
 
