@@ -503,6 +503,7 @@ check.show_values(
 # The check also tries:
 #
 # - **Tensors of any size**, from one element to several chunks. The last chunk and the last block can be incomplete.
+# - **Tensors that begin at any address**, such as views into a flat buffer.
 # - **Later calls** with other tensors and step counts.
 #
 # **Predict**: how many programs are there for tensors of 1, 1,000, and 50,000 elements?

@@ -24,7 +24,7 @@ import triton.language as tl
 from triton.runtime.interpreter import InterpretedFunction, InterpreterBuilder, TensorHandle
 
 from parlab.kernels.addresses import Memory, addresses_of
-from parlab.kernels.buffers import GUARD, Arena
+from parlab.kernels.buffers import Arena
 from parlab.kernels.mode import INTERPRETED
 from parlab.kernels.stores import AllStores, Store, among, bits, joined
 
@@ -193,7 +193,8 @@ class _Recorder:
             if place[first] >= 0:
                 buffer = self._memory.buffers[place[first]]
                 distance = int(addresses[first]) - buffer.whole.data_ptr()
-                name, distance = buffer.name, distance // buffer.whole.element_size() - GUARD
+                name, distance = buffer.name, distance // buffer.whole.element_size()
+                distance -= buffer.view.storage_offset()
             self.accesses.outside = Outside(
                 stores,
                 int((~allowed).sum()),

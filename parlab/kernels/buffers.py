@@ -43,7 +43,8 @@ class Buffer:
             self.whole.element_size()
         ]
         changed = self.whole.view(bits) != self.filler.view(bits)
-        return ((changed & ~self.inside).nonzero().flatten() - GUARD).tolist()
+        first = self.view.storage_offset()
+        return ((changed & ~self.inside).nonzero().flatten() - first).tolist()
 
 
 class Arena:
@@ -54,7 +55,11 @@ class Arena:
         self.buffers: list[Buffer] = []
 
     def place(
-        self, name: str, values: torch.Tensor, strides: Sequence[int] | None = None
+        self,
+        name: str,
+        values: torch.Tensor,
+        strides: Sequence[int] | None = None,
+        shift: int = 0,
     ) -> torch.Tensor:
         """Return a tensor with the values, shape, and dtype of `values`, and with guards.
 
@@ -62,16 +67,19 @@ class Arena:
             name: its name in messages.
             values: its first values.
             strides: in elements, none negative. By default, those of a contiguous tensor.
+            shift: the distance, in elements, from an address that is a multiple of 16.
         """
         strides = tuple(strides if strides is not None else values.contiguous().stride())
         span = 1 + sum((n - 1) * s for n, s in zip(values.shape, strides, strict=True))
         span = span if values.numel() else 0
-        filler = torch.full((span + 2 * GUARD + -span % ALIGNMENT,), _filler(values.dtype))
+        filler = torch.full(
+            (span + shift + 2 * GUARD + -(span + shift) % ALIGNMENT,), _filler(values.dtype)
+        )
         filler = filler.to(self.device, values.dtype)
         whole = filler.clone()
         inside = torch.zeros_like(whole, dtype=torch.bool)
-        inside.as_strided(values.shape, strides, GUARD).fill_(True)
-        view = whole.as_strided(values.shape, strides, GUARD)
+        inside.as_strided(values.shape, strides, GUARD + shift).fill_(True)
+        view = whole.as_strided(values.shape, strides, GUARD + shift)
         view.copy_(values)
         self.buffers.append(Buffer(name, view, whole, inside, filler))
         return view

@@ -77,10 +77,15 @@ def random_state(trial: Trial, shape: tuple[int, ...], dtype: torch.dtype, step:
     return State(p.to(dtype), (g * 0.3).to(dtype), m * 0.1, v * v * 0.05 + 1e-3, step)
 
 
-def placed(arena: Arena, state: State, suffix: str = "") -> State:
-    """Return the state in guarded memory, named after the learner's arguments."""
+def placed(arena: Arena, state: State, suffix: str = "", shift: int = 0) -> State:
+    """Return the state in guarded memory, named after the learner's arguments.
+
+    `shift` moves each tensor by this many elements from an aligned address.
+    """
     named = {"parameter": state.p, "gradient": state.g, "exp_avg": state.m, "exp_avg_sq": state.v}
-    return State(*(arena.place(f"{n}{suffix}", t) for n, t in named.items()), state.step)
+    return State(
+        *(arena.place(f"{n}{suffix}", t, shift=shift) for n, t in named.items()), state.step
+    )
 
 
 def stepped(state: State, of: Settings, eps_inside: bool = False) -> tuple[Tensor, Tensor, Tensor]:

@@ -18,11 +18,13 @@ MISTAKES = Mistakes(
         "corrections from the arguments of each call"
     ),
 )
+UNALIGNED = "tensors whose addresses are no multiples of 16 bytes"
 GROUPS = {  # shapes, dtype, and weight decay
     "one tensor": ([(64,)], torch.float32, "no"),
     "very different sizes": ([(5,), (6000,), (1,), (33, 17)], torch.float32, "coupled"),
     "as many tensors, other sizes": ([(700,), (3,), (41, 30), (9,)], torch.float32, "coupled"),
     "twelve tensors": ([(7 * n + 2,) for n in range(12)], torch.float32, "decoupled"),
+    UNALIGNED: ([(37,), (1100,), (6,)], torch.float32, "coupled"),
     "bfloat16": ([(3, 7), (1025,), (40,)], torch.bfloat16, "decoupled"),
     "float16": ([(2, 3, 5), (700,)], torch.float16, "coupled"),
     "more elements than one block can have": ([(70_000,), (3,)], torch.float32, "no"),
@@ -34,13 +36,18 @@ def adam_group(check: Check) -> str:
     """Check groups of tensors of very different sizes, in one launch each, and later calls."""
     with check.trial() as trial:
         earlier: list[_adam.State] = []
-        for _, (shapes, dtype, decay) in trial.cases(GROUPS):
+        for name, (shapes, dtype, decay) in trial.cases(GROUPS):
             of = _adam.random_settings(trial.draw, decay)
             steps = [trial.draw.randrange(1, 9) for _ in shapes]
             steps[-1] = steps[0] % 8 + 1
             arena = Arena(device)
             now = [
-                _adam.placed(arena, _adam.random_state(trial, shape, dtype, step), f"s[{i}]")
+                _adam.placed(
+                    arena,
+                    _adam.random_state(trial, shape, dtype, step),
+                    f"s[{i}]",
+                    shift=(i + 1) * (name == UNALIGNED),
+                )
                 for i, (shape, step) in enumerate(zip(shapes, steps, strict=True))
             ]
             _one_call(trial, arena, now, of, steps, earlier)

@@ -25,6 +25,12 @@ answers.edit(
     (CORRECTIONS, CORRECTIONS.replace("for step in steps", FIRST)),
 )
 answers.edit(None, "one_chunk_each", (SIZES, "(1,) * len(rows)"))
+answers.edit(
+    "raises",
+    "aligned_only",
+    ("    correction1 = tl.load", "        correction1 = tl.load"),
+    says="multiples of 16 bytes",
+)
 answers.edit(None, "two_dimensions", ("four[0].numel()", "four[0].shape[:2].numel()"))
 answers.edit(None, "wrong_type_of_pointer", (G, G.replace("DTYPE", "tl.float32")))
 answers.edit(
