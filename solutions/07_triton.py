@@ -1204,7 +1204,7 @@ check.show_values(attended=[attended(2, 45, 16, causal=True), attended(1, 70, 32
 # your kernel moves. Three kernels (product, softmax, product) would also write the scores, read
 # them for the softmax, write its result, and read that. The number for them counts each matrix once
 # per kernel, so without a mask, it is the least that they can move. (With the causal mask, it is
-# the same number, although they could leave out almost half of the scores and weights.) The number
+# the same number, although they could leave out almost half of the scores.) The number
 # for your kernel counts the keys and values again for each tile of queries.
 
 # %%

@@ -64,7 +64,7 @@ def utf_16(copy: Copy, path: Path) -> None:
     path.write_text(copy.text(), encoding="utf-16")
 
 
-@case("error", 0, says="not in UTF-8, as notebooks are, in its line ")
+@case("error", 0, says="of the file is not in UTF-8, as notebooks are: ")
 def windows_1252(copy: Copy, path: Path) -> None:
     copy.insert("# Größe", before="exercise-add")
     text = json.dumps(copy.notebook, indent=1, ensure_ascii=False)

@@ -92,7 +92,7 @@ USES_A_HELPER = "%%px\ndef add(a, b):\n    return plus(a, b)\n"
 HELPER = "%%px\ndef plus(a, b):\n    return a + b\n"
 
 
-@case("passed", case.all, says="ran in its place", notes="was changed")
+@case("passed", case.all, says="the lab's version ran instead", notes="was changed")
 def imports_in_the_labs_cell(copy: Copy, path: Path) -> None:
     """The student added code that an answer needs to one of the lab's own cells."""
     [cell] = [c for c in copy.cells if c.source.startswith("%%px\nimport json")]

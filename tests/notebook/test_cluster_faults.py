@@ -608,7 +608,7 @@ def test_variables_with_groups_that_ended_are_named(notebook: Notebook):
     assert made.status == "ok", made.message
     stuck = "if rank != 1:\n    deep[0]['x'][0]['y'].Barrier()"
     ran = notebook.run(f"%%px --timeout {DEADLINE}\n{stuck}")
-    assert "Your own communicator `deep` ended: run the cell that makes it again." in ran.message
+    assert "Your own communicator `deep` ended: rerun the cell that makes it." in ran.message
     stuck = "if rank != 1:\n    dist.all_reduce(torch.ones(3))"
     ran = notebook.run(f"%%px --timeout {DEADLINE}\n{stuck}")
     named = re.search(r"The process groups in (.*) ended: run the cells that define", ran.message)

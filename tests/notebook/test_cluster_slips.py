@@ -245,7 +245,7 @@ def test_a_rank_that_was_freed_twice_does_not_show_the_first_time(notebook: Note
 
 def test_the_message_does_not_say_that_a_learners_own_comm_works(notebook: Notebook) -> None:
     ran = notebook.run("%%px --timeout 1\ncomm = comm.Dup()\ncomm.recv(source=rank)")
-    assert "Your own communicator `comm` ended: run the cell that makes it again." in ran.message
+    assert "Your own communicator `comm` ended: rerun the cell that makes it." in ran.message
     assert "`comm` works" not in ran.message
     assert notebook.run("%%px\nfrom parlab.rank import comm").status == "ok"
     works_and_keeps(notebook)
