@@ -185,8 +185,9 @@ check.show_values(
 # - Each trainable parameter is in the buffer once, in the order of the list.
 # - The padding is at the end. It is zero and as short as possible. The shard is a view into the buffer.
 #
-# Edge cases: `parameters` may contain a tied parameter twice. It is in the buffer where it comes first. It may contain frozen parameters,
-# which do not change.
+# Edge cases: `parameters` may contain a tied parameter twice. Put it into the buffer once, where it
+# comes first. The list may also contain frozen parameters. Leave them unchanged, and out of the
+# buffer.
 #
 # **Predict**: there is one tensor of 10 numbers on 4 ranks. How long is a shard, and what does the last rank hold?
 #
@@ -273,8 +274,9 @@ check.show_values(
 # - `step()` takes the optimizer's step on the shard. Then it gathers the shards of all ranks into `self.flat`, which is the memory of the
 #   model's weights.
 #
-# As in lab 02, the weights of the mean are in the loss: the caller runs `(share * loss).backward()`, and the ranks' gradients are summed.
-# `zero_grad()` sets the buffer to zero.
+# As in lab 02, the caller multiplies each rank's loss by its share of the batch and runs
+# `(share * loss).backward()`. The sum of the ranks' gradients is then the gradient of the mean
+# loss. `zero_grad()` sets the buffer to zero.
 #
 # **Predict**: a step uses an all-reduce and then an all-gather. For large N, how many bytes does a rank send, in multiples of the bytes of all
 # parameters? How many does it send if a reduce-scatter replaces the all-reduce?
@@ -1255,12 +1257,13 @@ if rank == 0:
 # %% [markdown]
 # # Against the library
 #
-# PyTorch has all three stages. `ZeroRedundancyOptimizer` with `DistributedDataParallel` is stage 1.
-# `fully_shard` (FSDP2) is stage 3 with `reshard_after_forward=True`, which is the default for all units except
-# the outermost. With `reshard_after_forward=False`, the parameters stay whole from the forward pass to the
-# backward pass. Without gradient accumulation, this setting sends as much as stage 2. We train the same model
-# on the same batches with Adam, on the default group (Gloo on CPUs, NCCL on GPUs). If ranks share a GPU,
-# we use the labs' `group` instead.
+# PyTorch has stages 1 and 3, and something similar to stage 2. `ZeroRedundancyOptimizer` with
+# `DistributedDataParallel` is stage 1. `fully_shard` (FSDP2) is stage 3 with
+# `reshard_after_forward=True`, which is the default for all units except the outermost. With
+# `reshard_after_forward=False`, the parameters stay whole from the forward pass to the backward
+# pass. Without gradient accumulation, this setting sends as much as stage 2. We train the same
+# model on the same batches with Adam, on the default group (Gloo on CPUs, NCCL on GPUs). If ranks
+# share a GPU, we use the labs' `group` instead.
 
 
 # %%
@@ -1327,9 +1330,9 @@ for name, (step, bytes_held_by) in ways.items():
 # except for stage 2: FSDP frees whole parameters after the backward pass, so between two steps it holds as
 # much as stage 3. (The buckets of DDP are not counted.) The library sends the same bytes, except for stage 1:
 # DDP all-reduces the gradients, and then each rank broadcasts the parameters that it has updated.
-# The ledger counts a broadcast with all of its bytes and an all-gather with the (N−1)/N that a ring
-# sends, so on four ranks, these parameters add 4/3 to the printed number. (N ring broadcasts of Ψ/N
-# would send as much as one all-gather.)
+# The ledger counts all bytes of a broadcast, but only the (N−1)/N of an all-gather that a ring
+# sends. So on four ranks, the printed number is 2 for the all-reduce plus 4/3 for the broadcasts.
+# (N ring broadcasts of Ψ/N would send as much as one all-gather.)
 #
 # The next cell measures the time of a step of each. In the figure, a bar that ends left of the line means: faster
 # than its counterpart in the library.

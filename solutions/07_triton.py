@@ -345,7 +345,7 @@ if rank == 0:
 #
 # - `adam_rule`, the rule, computes with blocks of numbers.
 # - `adam_block` loads the elements at `offsets`, calls the rule, and stores the result. `mask` selects the elements that
-#   exist. It is `None` if all of them do, which `tl.load` and `tl.store` accept.
+#   exist. If all of them exist, `mask` is `None`, which `tl.load` and `tl.store` accept.
 # - `adam_step` launches `adam_kernel`, which calls `adam_block` for the elements of its program.
 #
 # The requirements are:
@@ -1202,10 +1202,10 @@ check.show_values(attended=[attended(2, 45, 16, causal=True), attended(1, 70, 32
 #
 # The next cell compares your function with PyTorch's `F.scaled_dot_product_attention`. In the interpreter, it also counts the bytes that
 # your kernel moves. Three kernels (product, softmax, product) would also write the scores, read
-# them for the softmax, write its result, and read that. The number for them counts each matrix once
-# per kernel, so without a mask, it is the least that they can move. (With the causal mask, it is
-# the same number, although they could leave out almost half of the scores.) The number
-# for your kernel counts the keys and values again for each tile of queries.
+# them for the softmax, write its result, and read that. The printed number for these three kernels
+# counts each matrix once per kernel, so without a mask, it is the least that they can move. (With
+# the causal mask, it is the same number, although they could leave out almost half of the scores.)
+# The number for your kernel counts the keys and values again for each tile of queries.
 
 # %%
 # %%px --targets 0 --timeout 100
@@ -1575,11 +1575,12 @@ for name, median in seconds.items():
 #
 # - **The same rule.** All versions update the parameters in the same way, up to the rounding of float32.
 # - **Launches, not arithmetic.** On a GPU, the loop over tensors launches eight kernels for each tensor: the seven of exercise 3,
-#   and one for the weight decay. `foreach` launches about as many for all tensors together, and splits long lists of tensors.
-#   Each of them still reads and writes whole tensors. On a CPU, `foreach` saves little or nothing,
-#   because it runs one operation for each tensor there, too. `fused` first increases the step
-#   counts in a launch of their own, and then updates all tensors in one launch (or a few, if there
-#   are many tensors), with 28 bytes for each parameter in float32.
+#   and one for the weight decay. `foreach` launches about as many kernels for all tensors together,
+#   and more for a long list of tensors, which it splits. Each kernel still reads and writes whole
+#   tensors. On a CPU, `foreach` saves little or nothing, because it runs one operation for each
+#   tensor there, too. `fused` first increases the step counts in a launch of their own, and then
+#   updates all tensors in one launch (or a few, if there are many tensors), with 28 bytes for each
+#   parameter in float32.
 # - **What is left.** Your code makes the table of addresses again in each step, on the host. A library can keep
 #   it as long as the tensors stay where they are.
 #

@@ -67,19 +67,18 @@ class Arena:
             name: its name in messages.
             values: its first values.
             strides: in elements, none negative. By default, those of a contiguous tensor.
-            shift: the distance, in elements, from an address that is a multiple of 16.
+            shift: the distance, in elements, from an address that is a multiple of 16 bytes.
         """
         strides = tuple(strides if strides is not None else values.contiguous().stride())
         span = 1 + sum((n - 1) * s for n, s in zip(values.shape, strides, strict=True))
         span = span if values.numel() else 0
-        filler = torch.full(
-            (span + shift + 2 * GUARD + -(span + shift) % ALIGNMENT,), _filler(values.dtype)
-        )
+        span, first = span + shift, GUARD + shift
+        filler = torch.full((span + 2 * GUARD + -span % ALIGNMENT,), _filler(values.dtype))
         filler = filler.to(self.device, values.dtype)
         whole = filler.clone()
         inside = torch.zeros_like(whole, dtype=torch.bool)
-        inside.as_strided(values.shape, strides, GUARD + shift).fill_(True)
-        view = whole.as_strided(values.shape, strides, GUARD + shift)
+        inside.as_strided(values.shape, strides, first).fill_(True)
+        view = whole.as_strided(values.shape, strides, first)
         view.copy_(values)
         self.buffers.append(Buffer(name, view, whole, inside, filler))
         return view

@@ -47,7 +47,11 @@ def test_a_rank_that_the_watchdog_saw_stuck_counts_as_stuck_even_if_its_call_end
             Ended("stuck", line="line 5: comm.Recv(y)"),
             "All of them wait in a receive, so none sends",
         ),
-        (Ended("returned"), "Some ranks have already returned"),
+        (
+            Ended("returned"),
+            "Some ranks have already returned. If the stuck ranks wait for messages from them, "
+            "they wait forever",
+        ),
     ],
 )
 def test_the_message_explains_why_ranks_wait(other: Ended, meaning: str) -> None:

@@ -39,7 +39,7 @@ answers.edit(
     "does_not_end",
     "everybody_plays",
     ("    if comm.rank > 1:\n        return None\n", ""),
-    says="Some ranks have already returned",
+    says="If the stuck ranks wait for messages from them, they wait forever",
 )
 
 
