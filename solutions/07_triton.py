@@ -1513,8 +1513,8 @@ check.show_values(
 # 35 µs, the time of seven launches. The step takes 7 ms.
 # </details>
 #
-# First, the same result: the next cell trains the same model on one rank, for 20 steps with the same batches, with `FusedAdam` and with
-# `torch.optim.Adam`, which has a loop over tensors, a version with `foreach`, and a fused version.
+# A fair comparison starts with equal results. The next cell trains the same model on one rank, for 20 steps with the same batches: with
+# `FusedAdam`, and with each of the three versions of `torch.optim.Adam` (a loop over tensors, `foreach`, and fused).
 
 # %%
 # %%px --targets 0 --timeout 100
