@@ -21,7 +21,7 @@ from parlab.checks.mixed_precision._weights import (
 
 # Two tensors, one in each of the optimizer's groups, determine the norm. Without a scale, float16
 # loses most gradients of the other tensors.
-LARGE, SMALL = 2.0**-4, 2.0**-22
+LARGE, SMALL = 2.0**-4, 2.0**-21
 RATE = 2.0**16
 SCALE = 2.0**17  # more than the largest float16 number
 TOLERANCE = 1e-4
