@@ -88,7 +88,7 @@ class Playground:
         return self.ended()
 
     def ended(self) -> str:
-        expect(self.page.locator("#stop")).to_be_disabled(timeout=60_000)
+        expect(self.page.locator("#stop")).to_be_disabled(timeout=90_000)
         return self.text("#verdict")
 
     def text(self, selector: str) -> str:
