@@ -12,6 +12,9 @@ from parlab.cluster import gpus
 from tests import rehearsal
 from tests.support.on_ranks import cases_test
 
+# The first test that needs the rehearsal compiles it, or waits for the process that does.
+pytestmark = pytest.mark.timeout(900)
+
 test_a_gpu_for_each_rank = cases_test(
     "cases_gpus", "cases_rehearsal_device", "cases_rehearsal_nccl", world_sizes=[2], gpus=2
 )

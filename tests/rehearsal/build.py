@@ -1,7 +1,7 @@
 """Builds the rehearsal's libraries with g++, once for each version of torch and its sources."""
 
+import fcntl
 import hashlib
-import os
 import shutil
 import subprocess
 import sys
@@ -41,11 +41,12 @@ def _built(name: str, options: list[str]) -> Path:
     contents = b"".join(path.read_bytes() for path in sorted(SOURCES.iterdir()))
     key = hashlib.sha256(contents + torch.__version__.encode()).hexdigest()[:12]
     made = FOLDER / f"{name}-{key}.so"
-    if made.exists():
-        return made
     FOLDER.mkdir(parents=True, exist_ok=True)
-    part = made.with_suffix(f".{os.getpid()}")
-    command = ["g++", "-std=c++20", "-O1", "-fPIC", "-shared", str(SOURCES / f"{name}.cpp")]
-    subprocess.run([*command, "-o", str(part), *options], check=True)
-    part.replace(made)  # another process may have made the same file
+    with (FOLDER / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one process compiles, and the others wait for its file
+        if not made.exists():
+            part = made.with_suffix(".part")
+            command = ["g++", "-std=c++20", "-O1", "-fPIC", "-shared", SOURCES / f"{name}.cpp"]
+            subprocess.run([*command, "-o", part, *options], check=True)
+            part.replace(made)
     return made
