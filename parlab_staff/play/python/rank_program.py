@@ -36,6 +36,7 @@ class Output(io.TextIOBase):
     def __init__(self) -> None:
         self._waiting: list[str] = []
         self._left, self._sent = MOST_CHARACTERS, 0.0
+        self._interrupted = False  # True if an interrupt came while a text was being sent
 
     def writable(self) -> bool:
         return True
@@ -56,9 +57,25 @@ class Output(io.TextIOBase):
 
     def flush(self) -> None:
         if self._waiting:
-            _hub.write("".join(self._waiting))
-            self._waiting.clear()
-            self._sent = time.monotonic()
+            self._send()
+        if self._interrupted:
+            self._interrupted = False
+            signal.raise_signal(signal.SIGINT)
+
+    def _send(self) -> None:
+        _hub.write("".join(self._waiting))
+        self._waiting.clear()
+        self._sent = time.monotonic()
+
+    def postpones(self, frame: FrameType | None) -> bool:
+        """Return True if an interrupt in `frame` would lose a text or send it twice.
+
+        `flush` then repeats the interrupt.
+        """
+        while frame is not None and frame.f_code is not Output._send.__code__:
+            frame = frame.f_back
+        self._interrupted = self._interrupted or frame is not None
+        return frame is not None
 
 
 class NoInput(io.TextIOBase):
@@ -88,6 +105,8 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     ended.
     """
     global _stopped
+    if isinstance(sys.stdout, Output) and sys.stdout.postpones(frame):
+        return
     files, line = set(), 0
     while frame is not None:
         file = frame.f_code.co_filename

@@ -104,12 +104,15 @@ def test_a_program_that_ignores_the_end_of_its_output_can_be_stopped(ranks: Rank
 
 
 def test_an_interrupt_that_comes_again_changes_no_report(ranks: RanksPage) -> None:
-    ranks.page.evaluate("""() => {
-        window.output = window.output.map(() => []);  // without that of the program before
+    ranks.page.evaluate(
+        """size => {
+        window.output = Array.from({ length: size }, () => []);  // not that of the program before
         const printed = () => window.output.every((texts) => texts.length);
         const interrupt = () => window.ranks.interrupts.forEach((one) => (one[0] = 2));
         window.again = setInterval(() => printed() && interrupt(), 5);
-    }""")
+    }""",
+        SIZE,
+    )
     try:
         _, ended = ends(ranks, "print('begun')\nwhile True: pass")
     finally:
@@ -118,6 +121,34 @@ def test_an_interrupt_that_comes_again_changes_no_report(ranks: RanksPage) -> No
     # The first interrupt may reach a rank that has printed, but has not left that line yet.
     lines = {5: "print('begun')", 6: "while True: pass"}
     assert all(one["text"] == lines.get(one["line"]) for one in ended["results"])
+    assert ended["output"] == ["begun\n"] * SIZE
+
+
+# Interrupts the sending of a text before each of its lines. Each rank tries other lines.
+INTERRUPTED_OUTPUT = """
+import signal, sys
+
+def interrupts_at(number):
+    def trace(frame, event, argument):
+        nonlocal number
+        if frame.f_code.co_name not in ("flush", "_send"):
+            return None
+        number -= event == "line"
+        if number == -1:
+            signal.raise_signal(signal.SIGINT)
+        return trace
+    return trace
+
+sys.settrace(interrupts_at({first} + rank))
+print("begun", flush=True)
+sys.settrace(None)
+"""
+
+
+@pytest.mark.parametrize("first", [0, SIZE])
+def test_an_interrupt_while_a_text_is_sent_does_not_repeat_it(ranks: RanksPage, first: int) -> None:
+    kinds, ended = ends(ranks, INTERRUPTED_OUTPUT.replace("{first}", str(first)))
+    assert "interrupted" in kinds
     assert ended["output"] == ["begun\n"] * SIZE
 
 
