@@ -36,6 +36,17 @@ def collectives_of_the_default_group(world: World) -> None:
 
 
 @cases.add()
+def an_uneven_all_to_all_counts_rows(world: World) -> None:
+    """Rank r gets r + 1 rows from every rank."""
+    to = [rank + 1 for rank in range(world.size)]
+    came = [world.rank + 1] * world.size
+    x, received = own(world, sum(to), 3), torch.empty(sum(came), 3, device="cuda")
+    dist.all_to_all_single(received, x, came, to)
+    expected = [rank + 1.0 for rank in range(world.size) for _ in range(world.rank + 1)]
+    assert received[:, 2].tolist() == expected
+
+
+@cases.add()
 def tensors_of_the_cpu_are_refused(world: World) -> None:
     with expecting(RuntimeError, "No backend type associated with device type cpu"):
         dist.all_reduce(torch.ones(2))

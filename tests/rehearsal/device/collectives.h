@@ -151,6 +151,11 @@ inline void flatten(IValue& value) {
   if (value.isTensor()) value = value.toTensor().flatten();
 }
 
+// Whether an operation has a whole tensor and its part. An all-to-all has none: it counts rows.
+inline bool is_of_whole_and_part(const std::string& name) {
+  return name == "c10d::_allgather_base_" || name == "c10d::_reduce_scatter_base_";
+}
+
 // A collective, at its call: the rank waits for the others.
 inline void collective(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto& names = op.schema().arguments();
@@ -173,8 +178,7 @@ inline void collective(const c10::OperatorHandle& op, torch::jit::Stack* stack) 
     if (name == "process_group") arguments[i] = host_group(group);
     else if (name == "reduce_op") divisor = sum_instead_of_mean(arguments[i], group);
     else arguments[i] = copies.down(arguments[i], name.rfind("input", 0) != 0);
-    if (is_nccl(group) && op.schema().name().find("_base_") != std::string::npos)
-      flatten(arguments[i]);
+    if (is_nccl(group) && is_of_whole_and_part(op.schema().name())) flatten(arguments[i]);
   }
   for (auto& argument : arguments) stack->push_back(argument);
   op.redispatchBoxed(DispatchKeySet(DispatchKey::CPU), stack);
