@@ -81,19 +81,21 @@ def main() -> None:
     length = models.GPTConfig().sequence_length + 1
     windows = torch.from_numpy(text("train", arguments.steps * arguments.global_batch * length))
     batches = windows.long().view(arguments.steps, arguments.global_batch, length)
+    recent = torch.zeros((), device=device)  # the mean loss of the last ten steps
     for step, batch in enumerate(batches):
         own = batch[rank::world_size].to(device)
         optimizer.zero_grad()
         scores = model(own[:, :-1])
         loss = F.cross_entropy(scores.flatten(0, 1), own[:, 1:].flatten())
         loss.backward()  # meanwhile, FSDP reduce-scatters the mean of the gradients
+        recent += loss.detach() / 10
         clip_grad_norm_(model.parameters(), 1.0)  # the norm of the whole gradient
         optimizer.step()
         if step % 10 == 9:
-            mean = loss.detach().clone()
-            dist.all_reduce(mean)  # without this, rank 0 would print only its own shard's loss
+            dist.all_reduce(recent)  # without this, rank 0 would print only its own shard's loss
             if rank == 0:
-                print(f"step {step + 1}: loss {mean.item() / world_size:.3f}")
+                print(f"steps {step - 8} to {step + 1}: loss {recent.item() / world_size:.3f}")
+            recent.zero_()
 
     held = memory.model_states(model, optimizer)  # of DTensors, only this rank's part counts
     whole = 16 * models.parameter_count(model)

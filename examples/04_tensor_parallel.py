@@ -104,19 +104,21 @@ def main() -> None:
     length = config.sequence_length + 1
     windows = torch.from_numpy(text("train", arguments.steps * arguments.global_batch * length))
     batches = windows.long().view(arguments.steps, arguments.global_batch, length)
+    recent = torch.zeros((), device=device)  # the mean loss of the last ten steps
     for step, batch in enumerate(batches):
         own = batch[replica::replicas].to(device)  # all ranks of a layer have the same samples
         optimizer.zero_grad()
         scores = model(own[:, :-1])
         loss = F.cross_entropy(scores.flatten(0, 1), own[:, 1:].flatten())
         loss.backward()
+        recent += loss.detach() / 10
         average(model, mesh["data"])
         optimizer.step()
         if step % 10 == 9:
-            mean = loss.detach().clone()
-            dist.all_reduce(mean)
+            dist.all_reduce(recent)
             if rank == 0:
-                print(f"step {step + 1}: loss {mean.item() / world_size:.4f}")
+                print(f"steps {step - 8} to {step + 1}: loss {recent.item() / world_size:.4f}")
+            recent.zero_()
 
     held = sum(
         (p.to_local() if hasattr(p, "to_local") else p).numel() for p in model.blocks.parameters()

@@ -130,6 +130,7 @@ def main() -> None:
     length = model.config.sequence_length + 1
     windows = torch.from_numpy(text("train", arguments.steps * arguments.global_batch * length))
     batches = windows.long().view(arguments.steps, arguments.global_batch, length)
+    recent = torch.zeros((), device=device)  # the mean loss of the last ten steps
     for step, batch in enumerate(batches):
         own_part = batch[replica::replicas].to(device)  # all ranks of a row have the same samples
         losses: list[torch.Tensor] = []
@@ -141,11 +142,13 @@ def main() -> None:
             dist.all_reduce(tied.grad, group=ends)  # each end has a part of the gradient
         average(parameters, mesh["data"])
         optimizer.step()
+        if last:
+            recent += torch.stack(losses).mean().detach() / 10
         if step % 10 == 9:
-            mean = torch.stack(losses).mean().detach() if last else torch.zeros((), device=device)
-            dist.all_reduce(mean)
+            dist.all_reduce(recent)
             if dist.get_rank() == 0:
-                print(f"step {step + 1}: loss {mean.item() / replicas:.4f}")
+                print(f"steps {step - 8} to {step + 1}: loss {recent.item() / replicas:.4f}")
+            recent.zero_()
 
     held = sum(parameter.numel() for parameter in parameters)
     whole = models.parameter_count(model)

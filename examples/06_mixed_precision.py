@@ -83,6 +83,7 @@ def main() -> None:
     windows = torch.from_numpy(text("train", arguments.steps * arguments.global_batch * length))
     batches = windows.long().view(arguments.steps, arguments.global_batch, length)
     skipped = 0
+    recent = torch.zeros((), device=device)  # the mean loss of the last ten steps
     for step, batch in enumerate(batches):
         own = batch[rank::world_size].to(device)
         optimizer.zero_grad()
@@ -90,6 +91,7 @@ def main() -> None:
             scores = parallel(own[:, :-1])
             loss = F.cross_entropy(scores.flatten(0, 1), own[:, 1:].flatten())
         scaler.scale(loss).backward()  # DDP's all-reduce spreads one rank's infinity to all ranks
+        recent += loss.detach() / 10
         scaler.unscale_(optimizer)  # before computing the norm
         clip_grad_norm_(model.parameters(), 1.0)
         before = scaler.get_scale()
@@ -97,10 +99,10 @@ def main() -> None:
         scaler.update()
         skipped += scaler.get_scale() < before
         if step % 10 == 9:
-            mean = loss.detach().clone()
-            dist.all_reduce(mean)
+            dist.all_reduce(recent)
             if rank == 0:
-                print(f"step {step + 1}: loss {mean.item() / world_size:.4f}")
+                print(f"steps {step - 8} to {step + 1}: loss {recent.item() / world_size:.4f}")
+            recent.zero_()
 
     agreed = same_on_all_ranks(scaler.get_scale(), device)
     if rank == 0:

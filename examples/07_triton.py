@@ -137,20 +137,22 @@ def main() -> None:
     length = model.config.sequence_length + 1
     windows = torch.from_numpy(text("train", arguments.steps * arguments.global_batch * length))
     batches = windows.long().view(arguments.steps, arguments.global_batch, length)
+    recent = torch.zeros((), device=device)  # the mean loss of the last ten steps
     for step, batch in enumerate(batches):
         own = batch[rank::world_size].to(device)
         gradients.zero_()  # in place, because every .grad is a view of it
         scores = model(own[:, :-1])
         loss = F.cross_entropy(scores.flatten(0, 1), own[:, 1:].flatten())
         (loss / world_size).backward()
+        recent += loss.detach() / 10
         dist.reduce_scatter_single(shard.grad, gradients)
         optimizer.step()
         dist.all_gather_single(weights, shard)
         if step % 10 == 9:
-            mean = loss.detach().clone()
-            dist.all_reduce(mean)
+            dist.all_reduce(recent)
             if rank == 0:
-                print(f"step {step + 1}: loss {mean.item() / world_size:.4f}")
+                print(f"steps {step - 8} to {step + 1}: loss {recent.item() / world_size:.4f}")
+            recent.zero_()
 
     if rank == 0:
         how = "in torch" if arguments.optimizer == "torch" else "in one launch"

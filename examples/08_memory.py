@@ -108,10 +108,10 @@ def main() -> None:
     length = model.gpt.config.sequence_length + 1
     windows = torch.from_numpy(text("train", arguments.steps * arguments.global_batch * length))
     batches = windows.long().view(arguments.steps, arguments.global_batch, length)
+    recent = torch.zeros((), device=device)  # the mean loss of the last ten steps
     for step, batch in enumerate(batches):
         micro_batches = batch[rank::world_size].to(device).chunk(arguments.accumulate)
         optimizer.zero_grad()
-        mean = torch.zeros((), device=device)
         with memory.Peak(device) as peak:
             for i, micro in enumerate(micro_batches):
                 last = i == len(micro_batches) - 1
@@ -119,12 +119,13 @@ def main() -> None:
                 with contextlib.nullcontext() if last else parallel.no_sync():
                     loss = parallel(micro[:, :-1], micro[:, 1:]) / len(micro_batches)
                     loss.backward()
-                mean += loss.detach()
+                recent += loss.detach() / 10
         optimizer.step()
         if step % 10 == 9:
-            dist.all_reduce(mean)  # otherwise, rank 0 would print only its own loss
+            dist.all_reduce(recent)  # otherwise, rank 0 would print only its own loss
             if rank == 0:
-                print(f"step {step + 1}: loss {mean.item() / world_size:.3f}")
+                print(f"steps {step - 8} to {step + 1}: loss {recent.item() / world_size:.3f}")
+            recent.zero_()
 
     states = torch.tensor(float(memory.optimizer_bytes(optimizer)), device=device)
     dist.all_reduce(states, op=dist.ReduceOp.MAX)

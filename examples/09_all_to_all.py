@@ -221,6 +221,7 @@ def main() -> None:
     length = config.sequence_length + 1
     windows = torch.from_numpy(text("train", arguments.steps * arguments.global_batch * length))
     batches = windows.long().view(arguments.steps, arguments.global_batch, length)
+    recent = torch.zeros((), device=device)  # the mean loss of the last ten steps
     for step, batch in enumerate(batches):
         batch = batch.to(device)  # all ranks have the same samples
         optimizer.zero_grad()
@@ -228,15 +229,16 @@ def main() -> None:
         loss = F.cross_entropy(scores.flatten(0, 1), batch[:, positions + 1].flatten())
         balance = sum(block.mlp.balance for block in model.blocks)
         (loss + arguments.balance * balance).backward()
+        recent += loss.detach() / 10
         average(model)
         optimizer.step()
         if step % 10 == 9:
-            mean = loss.detach().clone()
-            dist.all_reduce(mean)
+            dist.all_reduce(recent)
             busiest = max(block.mlp.load.max().item() for block in model.blocks)
             if rank == 0:
-                shown = f"{busiest:.0%} of the choices are for one expert"
-                print(f"step {step + 1}: loss {mean.item() / world_size:.4f}, {shown}")
+                print(f"steps {step - 8} to {step + 1}: loss {recent.item() / world_size:.4f}")
+                print(f"in the last one, {busiest:.0%} of the choices are for one expert")
+            recent.zero_()
 
     if rank == 0:
         own = len(model.blocks[0].mlp.own)

@@ -179,6 +179,7 @@ def main() -> None:
     length = config.sequence_length + 1
     windows = torch.from_numpy(text("train", arguments.steps * arguments.global_batch * length))
     batches = windows.long().view(arguments.steps, arguments.global_batch, length)
+    recent = torch.zeros((), device=device)  # the mean loss of the last ten steps
     for step, batch in enumerate(batches):
         own = batch.chunk(dp)[replica].to(device)  # all ranks of a replica have the same samples
         losses: list[Tensor] = []
@@ -190,11 +191,13 @@ def main() -> None:
             dist.all_reduce(tied.grad.to_local(), group=ends)  # each end has a part of the gradient
         clip(parameters, tied if last and not first else None, mesh)
         optimizer.step()
+        if last:
+            recent += torch.stack(losses).mean().detach() / 10
         if step % 10 == 9:
-            mean = torch.stack(losses).mean().detach() if last else torch.zeros((), device=device)
-            dist.all_reduce(mean)
+            dist.all_reduce(recent)
             if dist.get_rank() == 0:
-                print(f"step {step + 1}: loss {mean.item() / (dp * tp):.4f}")
+                print(f"steps {step - 8} to {step + 1}: loss {recent.item() / (dp * tp):.4f}")
+            recent.zero_()
 
     held = sum(p.to_local().numel() for p in parameters)
     whole = models.parameter_count(models.GPT(config))

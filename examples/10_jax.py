@@ -159,13 +159,17 @@ def main() -> None:
     windows = text("train", arguments.steps * arguments.global_batch * (SEQUENCE + 1))
     batches = windows.astype(np.int32).reshape(arguments.steps, arguments.global_batch, -1)
     state = model, zeros, zeros
+    recent = 0.0  # the mean loss of the last ten steps
     for number, batch in enumerate(batches, start=1):
         arrays = *state, np.float32(number), place(batch, by_batch)
         if number == 1:
             program = step.lower(*arrays).compile()
         *state, loss = program(*arrays)
-        if number % 10 == 0 and jax.process_index() == 0:
-            print(f"step {number}: loss {loss:.4f}")
+        recent += float(loss) / 10
+        if number % 10 == 0:
+            if jax.process_index() == 0:
+                print(f"steps {number - 9} to {number}: loss {recent:.4f}")
+            recent = 0.0
 
     inserted = Counter(re.findall(r" (all-[a-z]+|reduce-scatter)(?:-start)?\(", program.as_text()))
     held = sum(part.addressable_data(0).size for part in jax.tree.leaves(state[0]["blocks"]))

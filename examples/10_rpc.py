@@ -101,6 +101,7 @@ def train(steps: int, batch_size: int, processes: int) -> None:
 
     length = config.sequence_length + 1
     windows = torch.from_numpy(text("train", steps * batch_size * length)).long()
+    recent = 0.0  # the mean loss of the last ten steps
     for step, batch in enumerate(windows.view(steps, batch_size, length), start=1):
         with dist_autograd.context() as context:  # keeps the gradients of one step
             scores = model(batch[:, :-1])
@@ -108,9 +109,12 @@ def train(steps: int, batch_size: int, processes: int) -> None:
             dist_autograd.backward(context, [loss])
             norms = [part.rpc_sync().gradient_norm(context) for part in model.tokens.parts]
             optimizer.step(context)
+        recent += loss.item() / 10
         if step % 10 == 0:
             shown = ", ".join(f"{norm:.3f}" for norm in norms)
-            print(f"step {step}: loss {loss.item():.4f}, norms of the remote gradients {shown}")
+            print(f"steps {step - 9} to {step}: loss {recent:.4f}")
+            print(f"norms of the remote gradients in the last step: {shown}")
+            recent = 0.0
     for part in model.tokens.parts:
         print(f"{part.owner_name()} holds {part.rpc_sync().count()} rows of the embedding")
 
