@@ -18,6 +18,7 @@ import pytest
 
 from parlab_staff.grading.graded_lab import GradedLab
 from parlab_staff.grading.results import SubmissionResult
+from parlab_staff.grading.run import PREFIX
 from parlab_staff.grading.store import Store
 from tests.conftest import wait_until
 from tests.grading import cases_hostile, cases_ranks
@@ -52,6 +53,7 @@ class Graded:
     out: Path
     returned: int
     output: str
+    graders: list[int]  # the process numbers of the graders of this class
 
     def results(self) -> dict[str, SubmissionResult]:
         found = {}
@@ -100,8 +102,12 @@ def graded(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
     killed.wait()
     psutil.wait_procs(below, timeout=30)
     assert [p for p in below if p.is_running()] == [], "processes outlive a grader that is killed"
-    finished = subprocess.run(arguments, env=env, capture_output=True, text=True, timeout=2000)
-    return Graded(lab, cases, folder, out, finished.returncode, finished.stdout + finished.stderr)
+    grader = subprocess.Popen(
+        arguments, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    output, _ = grader.communicate(timeout=2000)
+    graders = [killed.pid, grader.pid]
+    return Graded(lab, cases, folder, out, grader.returncode, output, graders)
 
 
 def test_submissions_that_could_not_be_graded_are_reported(graded: Graded) -> None:
@@ -150,14 +156,14 @@ def test_no_report_runs_a_students_code(graded: Graded) -> None:
 
 
 def test_nothing_is_left_running(graded: Graded) -> None:
+    # Other tests may grade at the same time, so search only for the folders of these graders.
+    folders = [str(graded.out), *(f"{PREFIX}{grader}-" for grader in graded.graders)]
+
     def left() -> list[psutil.Process]:
         return [
             p
             for p in psutil.process_iter(["cmdline"])
-            if any(
-                str(graded.out) in part or "parlab-grade-" in part
-                for part in p.info["cmdline"] or []
-            )
+            if any(folder in part for part in p.info["cmdline"] or [] for folder in folders)
         ]
 
     wait_until(lambda: left() == [], 60, f"processes have ended: {left()}")
