@@ -1,6 +1,7 @@
 """A wrong answer costs only its own points, whatever state it leaves.
 
-In each submission, one exercise is wrong, and all others before and after it are right.
+In each submission, one exercise is wrong. The exercises before it are right, and so are those after
+it, as far as they are answered.
 """
 
 import builtins
@@ -20,6 +21,9 @@ from tests.grading.copies import Copy
 from tests.grading.plain_lab import in_process_lab
 
 PATHS = numbered(ROOT / "solutions", ".ipynb")
+# In lab 01, each exercise is wrong once, and all others are answered. In any other lab, one exercise
+# is wrong, and this many are answered after it, because each of them runs twice.
+COMPLETE, AFTER = "01_mpi", 3
 
 LEAVES = """
 
@@ -44,8 +48,18 @@ import numpy as np
 """
 
 
+def unanswered(lab: GradedLab, exercise: GradedExercise) -> set[str]:
+    """Return the keys of the exercises that are not answered if this one is wrong."""
+    if lab.name == COMPLETE:
+        return set()
+    after = lab.exercises[lab.exercises.index(exercise) + 1 :]
+    return {later.key for later in after[AFTER:]}
+
+
 def wrong(lab: GradedLab, exercise: GradedExercise) -> Copy:
     copy = Copy(lab)
+    for key in unanswered(lab, exercise):
+        copy.stub(key)
     names = "".join(f"{name} = _leaving({name})\n" for name in sorted(exercise.names))
     return copy.answer(exercise.key, copy.reference(exercise.key) + LEAVES + names)
 
@@ -59,7 +73,7 @@ def users_of(copy: Copy, key: str) -> set[str]:
 def exercises_to_break(path: Path) -> list[str]:
     """Return all exercises of lab 01, and one from the middle of every other lab."""
     keys = [exercise.key for exercise in find_lab(path.stem).exercises]
-    return keys if path.stem == "01_mpi" else [keys[len(keys) // 2]]
+    return keys if path.stem == COMPLETE else [keys[len(keys) // 2]]
 
 
 @pytest.mark.nightly
@@ -70,7 +84,8 @@ def test_a_wrong_answer_costs_no_other_exercise_a_point(path: Path, tmp_path: Pa
     lab = find_lab(path.stem)
     folder, out = tmp_path / "class", tmp_path / "out"
     folder.mkdir()
-    copies = {e.key: wrong(lab, e) for e in lab.exercises if e.key in exercises_to_break(path)}
+    broken = {e.key: e for e in lab.exercises if e.key in exercises_to_break(path)}
+    copies = {key: wrong(lab, exercise) for key, exercise in broken.items()}
     for key, copy in copies.items():
         (folder / f"{key}.ipynb").write_text(copy.text())
     arguments = ["grade", str(lab.path), str(folder), "--out", str(out), "--jobs", "2"]
@@ -82,7 +97,9 @@ def test_a_wrong_answer_costs_no_other_exercise_a_point(path: Path, tmp_path: Pa
     assert len(results) == len(copies)
     for result in results:
         key = result["student"]
-        failed = {e["key"] for e in result["exercises"] if e["status"] != "passed"}
+        missing = {e["key"] for e in result["exercises"] if e["status"] == "missing"}
+        assert missing == unanswered(lab, broken[key])
+        failed = {e["key"] for e in result["exercises"] if e["status"] != "passed"} - missing
         assert key in failed and failed <= users_of(copies[key], key), result
 
 
