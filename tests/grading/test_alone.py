@@ -21,8 +21,8 @@ from tests.grading.copies import Copy
 from tests.grading.plain_lab import in_process_lab
 
 PATHS = numbered(ROOT / "solutions", ".ipynb")
-# In lab 01, each exercise is wrong once, and all others are answered. In any other lab, one exercise
-# is wrong, and this many are answered after it, because each of them runs twice.
+# In lab 01, each exercise is wrong once, and all others are answered. In other labs, only one is
+# wrong, and this many are answered after it, because each of them runs twice.
 COMPLETE, AFTER = "01_mpi", 3
 
 LEAVES = """
