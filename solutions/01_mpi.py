@@ -197,7 +197,8 @@ if rank == 0:
 def fit_alpha_beta(sizes: list[int], seconds: list[float]) -> tuple[float, float]:
     """Return α in seconds and β in seconds per byte, fitted by relative error.
 
-    The model is α + size·β, and `seconds[i]` is the time of a message of `sizes[i]` bytes.
+    The model is α + size·β, and `seconds[i]` is the time of a message of `sizes[i]` bytes. A size
+    may occur more than once.
     """
     # BEGIN SOLUTION
     times = np.array(seconds)

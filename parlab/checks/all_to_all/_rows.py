@@ -41,4 +41,5 @@ def sent_at_once(mistakes: Mistakes, trial: Trial, right: int) -> Finding | None
 
 
 def new_array(mistakes: Mistakes, got: Any, argument: np.ndarray, name: str) -> Finding | None:
-    return mistakes.shares_memory(name=name) if np.shares_memory(got, argument) else None
+    is_shared = got is argument or np.shares_memory(got, argument)  # an empty array shares none
+    return mistakes.shares_memory(name=name) if is_shared else None

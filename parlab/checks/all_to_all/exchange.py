@@ -70,7 +70,7 @@ def _case(trial: Trial, shape: tuple[int, ...], dtype: torch.dtype, permuted: bo
     x, gradient = (experts.random(trial.draw, n, n, *shape, dtype=dtype) for _ in range(2))
     own, pull = x[rank].clone(), gradient[rank].clone()
     if permuted and rank % 2:
-        own, pull = (part.movedim(0, -1).contiguous().movedim(-1, 0) for part in (own, pull))
+        own, pull = (part.permute(2, 1, 0).contiguous().permute(2, 1, 0) for part in (own, pull))
     own.requires_grad_()
     # A view, because a leaf could not be changed in place.
     output = trial.run(own.view_as(own), trial.group, seconds=SECONDS)

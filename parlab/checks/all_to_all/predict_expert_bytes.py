@@ -42,6 +42,8 @@ def predict_expert_bytes(check: Check) -> str:
             tokens = experts * pick(3, 10) + 1  # so few that rounding up matters
             if ranks == 1:  # the capacity is a whole number, and larger than the number of tokens
                 k, factor = experts, 2.0 * experts
+            elif ranks == 5:  # the capacity is a small whole number
+                tokens, factor = tokens - 1, 1.0
             sizes = (tokens, pick(10, 200), experts, k, factor, ranks)
             _compare(trial, sizes)
     return "4 all-to-alls of E · C · H numbers, of which (N − 1)/N leave the rank"

@@ -10,7 +10,7 @@ from parlab.checks.base.mistakes import COMMON, Finding, observed
 from parlab.checks.base.trial import Trial
 
 Wrong = tuple[str, float, Finding]  # a name, the number from a misconception, and its finding
-TOLERANCE = 0.01  # relative: enough for numbers worked out by hand
+TOLERANCE = 0.005  # relative: enough for numbers worked out by hand
 
 
 def own_formula(function: Callable[..., Any]) -> Finding | None:

@@ -62,6 +62,7 @@ def cases(draw: Random) -> Iterator[tuple[str, Callable[[], Case]]]:
     for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
         near = partial(with_gradient, chosen(dtype))
         yield f"{str(dtype)[6:]}, numbers near powers of two", near
+    yield "a gradient that is transposed in memory", transposed
 
 
 def with_four_outputs(draw: Random, dtype: torch.dtype) -> Case:
@@ -85,6 +86,13 @@ def with_gradient(gradient: Tensor) -> Case:
         model = nn.Sequential(nn.Linear(2, len(gradient))).to(gradient.dtype)
     x = torch.ones(1, 2, dtype=gradient.dtype)
     return model, [model[0]], lambda: (model(x) * gradient).sum().backward(), [gradient]
+
+
+def transposed() -> Case:
+    with torch.random.fork_rng(devices=[]):
+        model = nn.Sequential(nn.Linear(2, 3))
+    x, gradient = torch.ones(4, 2), torch.tensor([[0.5], [2.0], [0.0]]).repeat(1, 4)
+    return model, [model[0]], lambda: (model(x).t() * gradient).sum().backward(), [gradient]
 
 
 def chosen(dtype: torch.dtype) -> Tensor:

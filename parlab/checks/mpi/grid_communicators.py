@@ -17,8 +17,8 @@ MISTAKES = Mistakes(
         "once for the row and once for the column"
     ),
     not_new=(
-        "the {name} communicator is `comm` itself, and the caller frees it. Make a new one with "
-        "`Split`, even if it has all ranks"
+        "the {name} communicator is {got}, and the caller frees it. Make a new one with `Split`, "
+        "even if it has all ranks or one"
     ),
     swapped=(
         "the first communicator has the ranks of the column, and the second those of the row. "
@@ -75,9 +75,12 @@ def two_communicators(got: Any) -> Finding | None:
 
 
 def new_ones(got: Sequence[MPI.Comm], trial: Trial) -> Finding | None:
+    # To free MPI's own communicator would crash the ranks.
+    old = {"`comm` itself": trial.comm, "`MPI.COMM_SELF`": MPI.COMM_SELF}
     for name, comm in zip(NAMES, got, strict=True):
-        if MPI.Comm.Compare(comm, trial.comm) == MPI.IDENT:
-            return MISTAKES.not_new(name=name)
+        for known, other in old.items():
+            if MPI.Comm.Compare(comm, other) == MPI.IDENT:
+                return MISTAKES.not_new(name=name, got=known)
     return MISTAKES.same_twice() if MPI.Comm.Compare(*got) == MPI.IDENT else None
 
 

@@ -35,6 +35,7 @@ OF_ANOTHER_GROUP = observed(
     "after a call of f for another group, the backward pass of f sums over the ranks of that "
     "group. Store the group in `ctx`, which each call has for itself"
 )
+FROZEN = "g does not return the sum for a tensor that needs no gradient, as in evaluation"
 CASES = {
     "two dimensions": ((3, 5), torch.float64, "contiguous"),
     "float32": ((7,), torch.float32, "contiguous"),
@@ -57,6 +58,10 @@ def f_and_g(check: Check) -> str:
                 _one(trial, name, number, shared, parts)
         both = trial.run_function(_twice, trial, random(trial.draw, 3), seconds=SECONDS)
         trial.require(lambda: None if same(*both) else MISTAKES.overwritten())
+        part = random(trial.draw, 3) * (trial.rank + 1)
+        total = sum(trial.gather(part))
+        frozen = trial.run_function(lambda: trial.check.function(trial.group)[1](part))
+        trial.require(lambda: None if same(frozen, total, 1e-12) else observed(FROZEN))
         summed = trial.run_function(_with_another_group, trial, random(trial.draw, 3))
         all_ranks = torch.full((3,), trial.size)
         trial.require(lambda: None if same(summed, all_ranks) else OF_ANOTHER_GROUP)

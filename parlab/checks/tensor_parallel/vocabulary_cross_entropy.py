@@ -40,6 +40,7 @@ CASES = {  # scale of the scores, their shape, and which ones are lowered
     "small scores": (1.0, (2, 3), ""),
     "large scores": (400.0, (2, 3), ""),
     "one rank far below": (3.0, (4,), "rank"),
+    "one rank far above": (3.0, (4,), "others"),
     "one token far below": (3.0, (4,), "token"),
 }
 
@@ -62,6 +63,9 @@ def _case(trial: Trial, scale: float, shape: tuple[int, ...], lowered: str) -> N
     whole = (random(trial.draw, *shape, n * part) * scale).clamp(-1000, 1000)
     if lowered == "rank":
         whole.unflatten(-1, (n, part))[..., pick(n), :] -= 900
+    elif lowered == "others":  # by so much that no number between the ranks' maxima would do
+        whole -= 900
+        whole.unflatten(-1, (n, part))[..., pick(n), :] += 1800
     elif lowered == "token":
         whole[pick(len(whole))] -= 900
     border = pick(1, n) * part if n > 1 else 1

@@ -49,6 +49,7 @@ def cases(trial: Trial) -> dict[str, tuple[Tensor, int]]:
         "64 columns": (rows(trial, 5, 64), 64),
         "33 columns": (rows(trial, draw.randrange(3, 9), 33, -3), 33),
         "1 column": (rows(trial, 3, 1), 1),
+        "150 rows": (rows(trial, 150, 5), 5),
         "rows with gaps": (rows(trial, 4, width), width + draw.randrange(1, 60)),
         "numbers around 300": (rows(trial, 3, width, 300), width),
         "numbers around −400": (rows(trial, 3, width, -400), width),

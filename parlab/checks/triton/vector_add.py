@@ -20,6 +20,7 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int32)
 def cases(draw: Random) -> dict[str, tuple]:
     table = [((block * 3,), block, torch.float32) for block in (16, 64)]
     table += [((n,), 64, torch.float32) for n in (1, 63, 64, 65, draw.randrange(200, 900))]
+    table += [((draw.randrange(900, 1000),), 16, torch.float32)]
     table += [((draw.randrange(3, 9), 37), 128, dtype) for dtype in DTYPES]
     table += [((3, draw.randrange(3, 9), 11), 32, torch.float32), ((2, 700), 1024, torch.float32)]
     return _kernels.named("shape {}, block {}, {}", table)

@@ -23,6 +23,12 @@ INSIDE = """\
 answers.edit("no_backward", "library_only", ("    return Exchange.apply(x, group)\n", INSIDE))
 answers.edit("gradient_not_sent", "gradient_as_it_is", (BACK, "        return gradient, None\n"))
 answers.edit(None, "only_a_barrier", (SEND, COPY + "        dist.barrier(group=group)\n"))
+answers.edit(
+    "raises",
+    "a_view_of_each_row",
+    (SEND, "        x = x.view(len(x), -1)\n" + SEND.replace("(output,", "(output.view(x.shape),")),
+    says="not contiguous",
+)
 answers.edit("default_group", "default_group", (SEND, SEND.replace(", group=group", "")))
 answers.edit("not_refused", "not_refused", (REFUSE, "    if len(x) % group.size():\n"))
 answers.edit(

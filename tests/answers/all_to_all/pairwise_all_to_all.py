@@ -23,6 +23,9 @@ answers.edit("message_to_itself", "step_0", ("range(1, size)", "range(size)"))
 answers.edit(None, "one_step_too_few", ("range(1, size)", "range(1, size - 1)"))
 answers.edit("not_refused", "too_few_rows_only", ("len(x) != size", "len(x) < size"))
 answers.edit("shares_memory", "one_rank", (OWN, OWN + "\n    if size == 1:\n        return x"))
+answers.edit(
+    "shares_memory", "nothing_to_send", (OWN, OWN + "\n    if not x.size:\n        return x")
+)
 answers.edit("argument_changed", "into_x", (OWN, OWN + "\n    x[rank] = 0"))
 answers.edit("wrong_dtype", "rows_of_float64", ("np.empty_like(x)", "np.empty(x.shape)"))
 

@@ -17,6 +17,7 @@ answers.edit(
 )
 answers.edit(None, "one_choice_only", (CAPACITY, CAPACITY.replace(" * k", "")))
 answers.edit("not_rounded_up", "rounded_down", (CAPACITY, CAPACITY.replace("math.ceil", "int")))
+answers.edit(None, "one_more", (CAPACITY, "int(factor * tokens * k / experts) + 1"))
 answers.edit("not_rounded_up", "not_rounded", (CAPACITY, CAPACITY.replace("math.ceil", "")))
 answers.edit(None, "at_most_the_tokens", (CAPACITY, f"min(tokens, {CAPACITY})"))
 answers.edit("elements", "numbers", (EXCHANGE, EXCHANGE.replace("4 * ", "")))

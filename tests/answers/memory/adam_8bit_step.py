@@ -28,6 +28,11 @@ ROUND = (
 for mistake, name, *edits in (
     ("rounded_first", "rounded_first", (ROOT, ROUND + ROOT)),
     (
+        None,
+        "nothing_without_a_gradient",
+        (STEP, "if not gradient.any():\n        return\n    " + STEP),
+    ),
+    (
         "not_corrected",
         "not_corrected",
         (ROOT, "denominator = v.sqrt().add_(eps)"),

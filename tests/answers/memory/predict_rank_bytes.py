@@ -21,7 +21,8 @@ for mistake, name, old, new in (
     (None, "parameters_sharded", PARAMETERS, '"parameters": 4 * shard'),
     (None, "no_gradients", GRADIENTS + ",", ""),
     (None, "all_ranks_samples", ACTIVATIONS, ACTIVATIONS + " * world_size"),
-    ("absmax_left_out", "one_absmax_for_both", STATES, '"states": 2 * shard + 2 * shard / 256'),
+    (None, "one_absmax_for_both", STATES, '"states": 2 * shard + 4 * shard / 256'),
+    ("absmax_left_out", "absmax_of_16_bits", STATES, '"states": 2 * shard + 2 * shard / 256'),
 ):
     answers.edit(mistake, name, (old, new))
 

@@ -31,6 +31,11 @@ answers.edit(
     "matrices_only",
     (ADAFACTOR, f'"adafactor": 4 * {MATRICES}'),
 )
+answers.edit(
+    "product",
+    "only_if_it_is_less",
+    (ADAFACTOR, '"adafactor": 4 * sum(min(sum(s), math.prod(s)) for s in shapes)'),
+)
 answers.edit(None, "gradients_and_parameters", (ADAM, '"adam": 16 * numbers'))
 answers.edit(None, "rows_alone", (ADAFACTOR, '"adafactor": 4 * sum(s[0] for s in shapes)'))
 

@@ -11,6 +11,7 @@ answers = Answers("gradient_exponents")
 
 EXPONENT = "exponents = torch.frexp(numbers[numbers != 0]).exponent - 1"
 ZEROS = "counts[None] += int((numbers == 0).sum())"
+FLOAT = "numbers = gradient.float()"
 REMOVE = "handle.remove()"
 RETURN = "return dict(counts)"
 
@@ -46,6 +47,7 @@ for mistake, name, *edits in (
     ("gradient_changed", "cleared_before", (RUN, CLEAR + RUN)),
     (None, "all_hooks_cleared", (REMOVE, REMOVE + ALL_HOOKS)),
     (None, "logarithm_in_float32", (EXPONENT, LOGARITHM.format(NONZERO, "floor()"))),
+    ("raises", "a_view_of_all", (FLOAT, FLOAT.replace("gradient", "gradient.view(-1)"))),
     ("raises", "hook_returns", (OUTPUT_HOOK, "return " + OUTPUT_HOOK)),
     ("returns_none", "no_return", (RETURN, "counts")),
     ("wrong_type", "a_list", (RETURN, "return sorted(counts.items(), key=str)")),

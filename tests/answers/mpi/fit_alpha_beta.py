@@ -35,6 +35,12 @@ def through_the_two_ends(sizes, seconds):
     return first - small * beta, beta
 
 
+@answers.wrong(None, says="each size occurs twice")
+def one_time_for_each_size(sizes, seconds):
+    measured = dict(zip(sizes, seconds, strict=True))
+    return answers.reference()(list(measured), list(measured.values()))
+
+
 @answers.wrong("by_absolute_error")
 def plain_least_squares(sizes, seconds):
     beta, alpha = np.polyfit(sizes, seconds, 1)

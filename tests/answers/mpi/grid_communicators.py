@@ -61,6 +61,13 @@ def the_whole_is_a_row(rows, columns, comm):
     return comm if rows == 1 else comm.Split(row), comm.Split(column)
 
 
+@answers.wrong("not_new", says="`MPI.COMM_SELF`")
+def one_rank_is_comm_self(rows, columns, comm):
+    row, column = divmod(comm.rank, columns)
+    of_row = comm.Split(row, column) if columns > 1 else MPI.COMM_SELF
+    return of_row, comm.Split(column, row) if rows > 1 else MPI.COMM_SELF
+
+
 @answers.wrong("raises")
 def only_the_first_row_splits(rows, columns, comm):
     row, column = divmod(comm.rank, columns)

@@ -30,6 +30,17 @@ ONE_BUFFER = """\
 
 answers.edit("not_summed", "f_is_nothing", (F_BACKWARD, "        total = gradient\n"))
 answers.edit("not_summed", "g_is_nothing", (G_FORWARD, "        total = x.clone()\n"))
+answers.edit(
+    None,
+    "g_skips_what_is_frozen",
+    (
+        G_FORWARD,
+        "        total = x.clone(memory_format=torch.contiguous_format)\n"
+        "        if ctx.needs_input_grad[0]:\n"
+        "            dist.all_reduce(total, group=group)\n",
+    ),
+    says="needs no gradient",
+)
 answers.edit("sums_again", "both_sum", (F_FORWARD, G_FORWARD + "        return total\n"))
 answers.edit(
     "sums_again",

@@ -18,6 +18,11 @@ answers.edit("max_not_shared", "own_maximum", (MAX, ""))
 answers.edit(
     "not_finite", "one_maximum", ("amax(dim=-1)", "amax().expand(scores.shape[:-1]).clone()")
 )
+answers.edit(
+    "not_finite",
+    "average_of_the_maxima",
+    (MAX, "    dist.all_reduce(highest, group=group)\n    highest /= group.size()\n"),
+)
 answers.edit(None, "not_masked", ("own * inside", "own"))
 answers.edit("target_not_summed", "own_targets", ("g(own * inside)", "own * inside"))
 answers.edit(

@@ -25,6 +25,9 @@ answers.edit("padding_counted", "minus_a_billion", (LOAD, LOAD.replace('-float("
 answers.edit("undefined_numbers", "no_other", (LOAD, LOAD.replace(', other=-float("inf")', "")))
 answers.edit(None, "halves", (POWERS, POWERS + ".to(out_pointer.dtype.element_ty)"))
 answers.edit(None, "two_passes", (POWERS, TWICE), says="avoid needless loads")
+PARTS = "for x, part in zip(x.split(64), out.split(64), strict=True):\n        "
+OF_PART = LAUNCH.replace("[(rows,)](x, out", "[(len(x),)](x, part")
+answers.edit("several_launches", "in_parts", (LAUNCH, PARTS + OF_PART))
 answers.edit("not_by_kernel", "torch_in_the_end", (RETURN, "return x.softmax(1)"))
 answers.edit("argument_changed", "in_place", (OUT, "out = x"))
 answers.edit("wrong_dtype", "float32_always", (OUT, OUT.replace("dtype=x.dtype, ", "")))
