@@ -38,7 +38,7 @@ MISTAKES = Mistakes(
     ),
     sends_more=(
         "a rank sends {got:.0f} bytes (on rings), expected {right:.0f}. Reduce each gradient once, "
-        "and those of experts over `replicas` only"
+        "and those of experts over `replicas` only, and send nothing else"
     ),
 )
 

@@ -118,8 +118,8 @@ def refuses(trial: Trial) -> None:
     n = trial.size
     x = np.zeros((2 * n, 3))
     wrong = {
-        "a count too much": np.array([3] + [2] * (n - 1)),
-        "a count too few": np.array([2] * (n - 1) + [1]),
+        "a sum that is too large": np.array([3] + [2] * (n - 1)),
+        "a sum that is too small": np.array([2] * (n - 1) + [1]),
         "one more number": np.array([2] * n + [0]),
         "one number less": np.array([2] * (n - 2) + [4] if n > 1 else [], dtype=np.int64),
     }

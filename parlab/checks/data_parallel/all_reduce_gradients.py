@@ -88,7 +88,7 @@ def each_once(model: Awkward, trial: Trial) -> Finding | None:
         return None
     return observed(
         f"{calls} calls send {got} bytes in all, expected {len(parameters)} and {right}: each "
-        "trainable tensor once through one all-reduce, `unused` too"
+        "trainable tensor once, in its dtype, through one all-reduce, `unused` too"
     )
 
 

@@ -27,8 +27,8 @@ RATE = 0.5
 MISTAKES = Mistakes(
     **_sums.MISTAKES.texts,
     left_the_buffer=(
-        "the gradient of {name} is no longer in the buffer. optimizer.zero_grad() sets gradients "
-        "to None, and backward() then creates new tensors. Zero the buffer in place"
+        "the gradient of {name} is no longer in the buffer. Sum and zero the buffer in place, and "
+        "replace no `.grad`, as optimizer.zero_grad() does, which sets it to None"
     ),
     not_zeroed=(
         "the step includes what was in the buffer before the call. backward() adds to what is "

@@ -34,7 +34,7 @@ MISTAKES = Mistakes(
     ),
     still_in_memory=(
         "after the forward pass, {got} bytes are in memory that should be only in the store: "
-        "something still refers to storages that were written"
+        "something still refers to storages that have at least `smallest` bytes"
     ),
     hooks_left=(
         "the hooks are still set after the context has ended, so later tensors are written too. "

@@ -166,7 +166,8 @@ def constructed(optimizer: Any, numbers: int, block_size: int, ranks: int) -> Fi
         return None
     return observed(
         f"self.shard has {length} numbers and self.flat {len(optimizer.flat)}, expected {right} "
-        f"and {ranks * right}: the smallest multiple of N · block_size that holds all parameters"
+        f"and {ranks * right}: the smallest multiple of N · block_size that holds all trainable "
+        "parameters, and no others"
     )
 
 

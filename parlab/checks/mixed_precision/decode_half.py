@@ -5,12 +5,13 @@ from collections.abc import Sequence
 
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import has_type
-from parlab.checks.base.mistakes import Finding, Mistakes
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.mixed_precision._float16 import LIBRARY, NEGATIVE, VALUES, without_library
 
 SECONDS = 20.0
 
 WRONG = "bits {bits:#06x} ({bits:016b}) give {got}, expected {right}. "
+SIGN = "Only the sign is wrong, which is the first bit of all numbers"
 MISTAKES = Mistakes(
     **LIBRARY.texts,
     normal_numbers=(
@@ -60,6 +61,8 @@ def decoded(got: Sequence[float]) -> Finding | None:
     for mistake, sizes in CLASSES.items():
         for bits in (sign + size for sign in (0, NEGATIVE) for size in sizes):
             found, right = text(got[bits]), text(VALUES[bits])
+            if found != right == text(-float(found)) and mistake != "zeros":
+                return observed(WRONG.format(bits=bits, got=found, right=right) + SIGN)
             if found != right:
                 return getattr(MISTAKES, mistake)(bits=bits, got=found, right=right)
     return None

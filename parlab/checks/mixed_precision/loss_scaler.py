@@ -30,7 +30,7 @@ MISTAKES = Mistakes(
         "unscale() returns {got!r}, but gradient {i} of 3 contains {value}. Check every gradient "
         "for both infinities and for NaN"
     ),
-    not_in_place="the memory of gradient {i} is unchanged after unscale(). Divide in place",
+    not_in_place="the memory of gradient {i} is unchanged after unscale(). Divide all, in place",
 )
 
 OVERFLOWS = [0, 0, INF, INF, INF, 0, 0, 0, 0, 0, -INF, -INF, -INF, 0, 0, 0, NAN, NAN, NAN, 0, 0]

@@ -31,7 +31,7 @@ Round = tuple[dict[Action, Any], dict[Action, Any], Finding | None]
 MISTAKES = Mistakes(
     blocking_send=(
         "a rank waits in `send` until its receiver has called a receive, so ranks wait for each "
-        "other. Use `dist.isend`, which returns immediately"
+        "other. Start the message with `dist.isend`, and wait for it only in `finish`"
     ),
     mixed_up=(
         "{action} receives what was sent to {other}. A tensor belongs to a kind, a stage, and a "

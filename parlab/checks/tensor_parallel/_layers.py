@@ -31,7 +31,7 @@ MISTAKES = Mistakes(
         "K, and V. Cut each section on its own"
     ),
     kept_whole=(
-        "a whole tensor is still in memory after the cut: {why}. Copy only this rank's part, and "
+        "a whole tensor is still in memory after the cut: {why}. Copy what this rank needs, and "
         "keep no reference to the serial layer"
     ),
     **passes.MISTAKES.texts,
@@ -190,8 +190,10 @@ def _cut(case: Case) -> tuple[nn.Module, Finding | None]:
     del whole
     for name, p in module.named_parameters():
         storage = p.untyped_storage()
-        if storage.nbytes() > p.nbytes or storage.data_ptr() in memory:
+        if storage.nbytes() > p.nbytes:
             return module, MISTAKES.kept_whole(why=f"{name} is a view of a larger tensor")
+        if storage.data_ptr() in memory:
+            return module, MISTAKES.kept_whole(why=f"{name} has the memory of the serial layer's")
     own = {id(p) for p in module.parameters()}
 
     def alive() -> bool:

@@ -136,9 +136,10 @@ def _outside(arena: Arena, outside: Outside) -> Finding:
     buffer = next((b for b in arena.buffers if b.name == outside.buffer), None)
     verb = "stores" if outside.stores else "loads"
     if buffer is not None and buffer.view.element_size() != outside.element_bytes:
+        dtype = str(buffer.view.dtype).removeprefix("torch.")
         return observed(
             f"a kernel {verb} elements of {outside.element_bytes} bytes in `{buffer.name}`, whose "
-            f"elements have {buffer.view.element_size()}: use a pointer to the tensor's dtype"
+            f"elements have {buffer.view.element_size()}: use a pointer to {dtype}, its dtype"
         )
     program = ", ".join(map(str, outside.program)).removesuffix(", 0").removesuffix(", 0")
     place = "at addresses that belong to no tensor"

@@ -16,8 +16,8 @@ from parlab.rank import device
 TILE = 32
 MISTAKES = Mistakes(
     no_max=(
-        "the result is not finite if scores are large, because e⁸⁹ is too large for a float32. "
-        "Subtract each query's largest score so far"
+        "the result is not finite if scores are large, because e⁸⁹ is too large for a float32, and "
+        "e⁻¹¹⁰ is 0. Subtract each query's own largest score so far"
     ),
     padding_counted=(
         "keys beyond the end of the sequence count with a score of 0. Set their scores to −∞"

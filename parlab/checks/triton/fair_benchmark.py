@@ -21,8 +21,8 @@ MISTAKES = Mistakes(
         "a launch, or includes earlier work. Call `synchronize()` before each reading"
     ),
     steps_together=(
-        "a time is that of {count} steps, so one interrupted step makes all of them slow. Read the "
-        "clock before and after each step"
+        "{count} steps run between two readings of the clock, so their time is not that of one "
+        "step. Take the warm-up steps first, and read the clock before and after each other step"
     ),
     one_after_the_other=(
         "{name!r} and {other!r} do not take turns. The GPU gets slower, which counts against the "

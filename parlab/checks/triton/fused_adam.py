@@ -224,7 +224,7 @@ def used_closure(enabled: list[bool], weights: list[nn.Parameter], loss: Any) ->
     if any((weight == 1).all() for weight in weights):
         return observed(
             "step(closure) leaves parameters unchanged. The closure computes the gradients: call "
-            "it before the update"
+            "it before you look at them"
         )
     is_loss = isinstance(loss, Tensor) and float(loss) == 15.0
     return unless(is_loss, f"step(closure) returns {loss}, expected the closure's loss, 15.0")

@@ -50,8 +50,8 @@ def programs(call: KernelCall, size: int, block: int) -> Finding | None:
     got, right = call.launches[0].programs, -(-size // block)
     return _kernels.unless(
         got == right,
-        f"{got} programs are launched, expected ⌈{size}/{block}⌉ = {right}. Round up with "
-        "`triton.cdiv(n, block)`",
+        f"{got} programs are launched, expected ⌈{size}/{block}⌉ = {right}: n is the number of "
+        "all elements. Round up with `triton.cdiv(n, block)`",
     )
 
 

@@ -17,8 +17,8 @@ MISTAKES = Mistakes(
         "no frozen one, and zeros up to a multiple of `world_size`"
     ),
     own_order=(
-        "the buffer has the right parameters, but not in the order of the list. Keep that order: "
-        "an order by address, or that of a set, can differ between ranks"
+        "the buffer has the right parameters, but not in the order in which they first occur in "
+        "the list. Another order, such as that of a set, can differ between ranks"
     ),
     not_views=(
         "{name} is not the view of its part of the buffer, so the model would not see what is "

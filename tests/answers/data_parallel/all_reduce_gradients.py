@@ -63,7 +63,7 @@ answers.edit(
         "total = parameter.grad.clone(); comm.Reduce(parameter.grad, total, root=0); "
         "comm.Bcast(total, root=0); parameter.grad.copy_(total)",
     ),
-    says="each trainable tensor once through one all-reduce",
+    says="each trainable tensor once, in its dtype",
 )
 answers.edit("lab_communicator", "world", ("comm.Allreduce", "MPI.COMM_WORLD.Allreduce"))
 answers.edit("raises", "parameter_itself", (REDUCE, "comm.Allreduce(MPI.IN_PLACE, parameter)"))

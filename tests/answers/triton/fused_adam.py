@@ -46,7 +46,7 @@ answers.edit(None, "step_in_a_list", ("torch.tensor(0.0)", "torch.zeros(1)"), sa
 answers.edit("moments_rounded", "as_the_base_loads", (PUT_BACK, "pass"))
 answers.edit(None, "no_closure", (CALL, "pass"), says="0 times")
 answers.edit(None, "without_gradients", (CALL, "loss = closure()"))
-answers.edit(None, "closure_at_the_end", *AT_THE_END, says="before the update")
+answers.edit(None, "closure_at_the_end", *AT_THE_END, says="before you look")
 answers.edit(None, "last_group_first", REVERSED, says="after loading")
 answers.edit(None, "gradient_replaced", (STATES, REPLACED), says="another tensor")
 
