@@ -5,13 +5,12 @@ from collections.abc import Sequence
 
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import has_type
-from parlab.checks.base.mistakes import Finding, Mistakes, observed
+from parlab.checks.base.mistakes import Finding, Mistakes
 from parlab.checks.mixed_precision._float16 import LIBRARY, NEGATIVE, VALUES, without_library
 
 SECONDS = 20.0
 
 WRONG = "bits {bits:#06x} ({bits:016b}) give {got}, expected {right}. "
-SIGN = "Only the sign is wrong, which is the first bit of all numbers"
 MISTAKES = Mistakes(
     **LIBRARY.texts,
     normal_numbers=(
@@ -21,6 +20,7 @@ MISTAKES = Mistakes(
     subnormal_numbers=(
         WRONG + "Numbers with exponent 0 are subnormal: multiples of 2⁻²⁴, without a leading 1"
     ),
+    sign=WRONG + "Only the sign is wrong, which is the first bit of all numbers",
     zeros=WRONG + "Both zeros have the exponent 0 and the mantissa 0",
     infinities_and_nan=(
         WRONG + "Exponent 31 stands for infinity if the mantissa is 0, and otherwise for NaN"
@@ -62,7 +62,7 @@ def decoded(got: Sequence[float]) -> Finding | None:
         for bits in (sign + size for sign in (0, NEGATIVE) for size in sizes):
             found, right = text(got[bits]), text(VALUES[bits])
             if found != right == text(-float(found)) and mistake != "zeros":
-                return observed(WRONG.format(bits=bits, got=found, right=right) + SIGN)
+                return MISTAKES.sign(bits=bits, got=found, right=right)
             if found != right:
                 return getattr(MISTAKES, mistake)(bits=bits, got=found, right=right)
     return None

@@ -26,11 +26,11 @@ answers.edit("infinities_and_nan", "no_nan", (SPECIAL, "return sign * math.inf")
 answers.edit(
     "normal_numbers", "out_of_1023", (NORMAL, NORMAL.replace("mantissa", "mantissa * 1024 / 1023"))
 )
-answers.edit("normal_numbers", "all_positive", (SIGN, "sign = 1.0"))
+answers.edit("sign", "all_positive", (SIGN, "sign = 1.0"))
 answers.edit("subnormal_numbers", "flushed_to_zero", (SUBNORMAL, "return sign * 0.0"))
 answers.edit("zeros", "unsigned_zero", ("if exponent == 31:", ZERO), says="expected -0.0")
 answers.edit(
-    "infinities_and_nan",
+    "sign",
     "one_infinity",
     (SPECIAL, SPECIAL.replace("sign * ", "")),
     says="expected -inf",
