@@ -105,7 +105,10 @@ def graded(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
     grader = subprocess.Popen(
         arguments, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
-    output, _ = grader.communicate(timeout=2000)
+    try:
+        output, _ = grader.communicate(timeout=2000)
+    finally:
+        grader.kill()  # if it is late; otherwise, it has ended
     graders = [killed.pid, grader.pid]
     return Graded(lab, cases, folder, out, grader.returncode, output, graders)
 

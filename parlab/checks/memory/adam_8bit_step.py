@@ -60,7 +60,7 @@ def adam_8bit_step(check: Check) -> str:
                 gradient = size * torch.randn(length, generator=generator)
                 if name.startswith("numbers"):  # then m alone remembers them
                     gradient[::2] *= 1e-6 * (step % 2)
-                if name == "other settings" and step == 3:  # the parameter moves all the same
+                if name == "other settings" and step == 3:  # m still moves the parameter
                     gradient.zero_()
                 given, before = gradient.clone(), parameter.clone()
                 old = moments(state, length, settings)

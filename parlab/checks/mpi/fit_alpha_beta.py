@@ -45,7 +45,7 @@ def fit_alpha_beta(check: Check) -> str:
                 trial.add(f"the times follow α = {truth[0]:.3g}, β = {truth[1]:.3g}")
                 fitted_well(trial, truth, sizes, times)
     with check.trial() as trial:
-        trial.add("each size occurs twice, and the second time, its message took 40 % longer")
+        trial.add(f"each size occurs twice, and the second time took {SLOWER - 1:.0%} longer")
         (alpha, beta), sizes, times = random_times(trial.draw, "")
         truth = alpha * BETWEEN, beta * BETWEEN
         fitted_well(trial, truth, [*sizes, *sizes], [*times, *(SLOWER * time for time in times)])
