@@ -45,7 +45,8 @@ def require_refusal(
     if accepted is None:
         naming = f" that names {wanted}" if names else ""
         accepted = COMMON.not_refused(what=what or "this", naming=naming)
-    error = trial.run_function(attempted, seconds=seconds, explain=explain)
+    # After an error, messages may be under way: `refused` looks at the error first.
+    error = trial.run_function(attempted, seconds=seconds, explain=explain, waits=False)
     prefix = f"for {what}, it" if what else "it"
 
     def refused() -> Finding | None:

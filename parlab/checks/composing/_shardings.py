@@ -68,6 +68,7 @@ def require_shardings(trial: Trial, mesh: Any, got: Any, case: Case, mistakes: M
 
 def require_named_dimensions(trial: Trial, *rest: Any) -> None:
     """Require that the function refuses a mesh that lacks a dimension, and names the dimension."""
+    trial.situation = ""  # each message names the refused mesh
     for sizes, lacks in (({"dp": 2, "cp": 2}, "tp"), ({"tp": 4}, "dp")):
         what = f"a mesh with only {' and '.join(map(repr, sizes))}"
         require_refusals(trial, {what: (mesh_of(trial, sizes), *rest)}, lacks)

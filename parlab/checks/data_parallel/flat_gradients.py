@@ -20,8 +20,8 @@ from parlab.checks.data_parallel._models import (
 
 MISTAKES = Mistakes(
     other_elements=(
-        "the buffer has {got} elements, expected {right}: those of each trainable tensor once, and "
-        "none of a frozen one"
+        "the buffer has {got} elements, expected {right}: those of each trainable tensor once, "
+        "without gaps, and none of a frozen one"
     ),
     not_zeros="the buffer does not start as zeros. backward() adds to what is there",
     copy=(

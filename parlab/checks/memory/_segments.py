@@ -24,12 +24,14 @@ class Watch:
         calls: by the segment's name, the first random number of each call.
         alive: for each call, how many tensors of earlier calls were in memory.
         uses_library: whether torch.utils.checkpoint has called a segment.
+        no_tuple: the type of the result of a segment that returns a tuple, if it is no tuple.
     """
 
     def __init__(self) -> None:
         self.calls: dict[str, list[float]] = {}
         self.alive: list[int] = []
         self.uses_library = False
+        self.no_tuple = ""
         self._storages: list[weakref.ref[torch.UntypedStorage]] = []
 
     def segment(self, function: Callable[..., Any], name: str = "the function") -> Callable:
@@ -89,8 +91,10 @@ def keywords(leaves: Leaves, watch: Watch, around: Around) -> Tensor:
 
     scale = leaves["weight"][0].exp()
     options = {"scale": scale, "names": ["a", "b"], "shift": None}
-    (y,) = around(watch.segment(function), leaves["x"], 3, **options)
-    return (y * scale).sum()
+    outputs = around(watch.segment(function), leaves["x"], 3, **options)
+    if not isinstance(outputs, tuple):
+        watch.no_tuple, outputs = type(outputs).__name__, (outputs,)
+    return (outputs[0] * scale).sum()
 
 
 def only_parameters(leaves: Leaves, watch: Watch, around: Around) -> Tensor:

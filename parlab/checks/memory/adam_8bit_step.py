@@ -26,6 +26,10 @@ MISTAKES = Mistakes(
     not_corrected=(
         "the moments are not divided by 1 − βᵗ, so the first steps have the wrong length"
     ),
+    not_in_place=(
+        "the parameter has not changed: change its values in place. A new tensor in its `.data` "
+        "does not reach other views of its memory"
+    ),
     eps_in_root="ε is added inside the root of v. Add it to the root",
     signed_map_for_v=(
         "v is quantized with the signed map, which wastes half of its levels on negative numbers. "
@@ -123,6 +127,7 @@ def moved(
         return (before.double() - lr * m / ((v + inside).sqrt() + eps)).float()
 
     variants = [
+        *([("not_in_place", before)] if gradient.any() else []),
         ("rounded_first", along(rounded)),
         ("not_corrected", along(new, math.inf)),
         ("eps_in_root", along(new, eps=0.0, inside=eps)),

@@ -57,6 +57,7 @@ def checkpoint(check: Check) -> str:
             )
             trial.require(
                 lambda: MISTAKES.uses_library() if got.watch.uses_library else None,
+                lambda: a_tuple(got.watch),
                 lambda: called_again(got, right),
                 lambda: equal(got.loss, right.loss, "the loss"),
                 lambda: same_random_numbers(got.watch),
@@ -74,6 +75,14 @@ def checkpoint(check: Check) -> str:
     return (
         "the same gradients, bit for bit, with dropout, keywords, and several outputs; each "
         "function runs once more, and keeps only its arguments"
+    )
+
+
+def a_tuple(watch: Watch) -> Finding | None:
+    if not watch.no_tuple:
+        return None
+    return observed(
+        f"it returns a {watch.no_tuple}, but the function returns a tuple with one tensor"
     )
 
 

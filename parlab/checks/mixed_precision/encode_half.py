@@ -101,6 +101,11 @@ def sixteen_bits(got: Sequence[int], given: Sequence[float]) -> Finding | None:
 
 def encoded(got: Sequence[int], cases: Sequence[Case]) -> Finding | None:
     """Compare with the right bits. The first wrong number determines the mistake."""
+    truncates = all(
+        bits == right - 1
+        for bits, (_, right, place) in zip(got, cases, strict=True)
+        if place == THREE_QUARTERS and right & 0x7FFF < INFINITY
+    )
     for bits, (number, right, place) in zip(got, cases, strict=True):
         if bits == right:
             continue
@@ -108,7 +113,7 @@ def encoded(got: Sequence[int], cases: Sequence[Case]) -> Finding | None:
         for mistake, made in {
             "saturated": size == INFINITY and bits == right - 1,
             "subnormals_flushed": place == EXACT and 0 < size < 0x400 and bits in (0, NEGATIVE),
-            "truncated": place == THREE_QUARTERS and bits == right - 1,
+            "truncated": place == THREE_QUARTERS and truncates,
             "ties_not_to_even": place == MIDDLE and neighbor,
             "rounded_twice": place == NEAR_MIDDLE and neighbor,
         }.items():

@@ -33,7 +33,7 @@ MISTAKES = Mistakes(
     incomplete="{error}",
     larger_bubble=(
         "the bubble is {got:.3f}, expected {right:.3f}, if a backward pass takes {ratio:g} times "
-        "as long as a forward pass. Rank 0 runs {actions}"
+        "as long as a forward pass. Rank {rank} runs {actions}"
     ),
     holds_too_many=(
         "rank {rank} holds the activations of {got:g} {what} at once, expected at most {right:g}. "
@@ -98,9 +98,23 @@ def bubble_at_most(schedule: Schedule, right: float) -> Finding | None:
     for forward_time, backward_time in DURATIONS:
         got = bubble(simulate(schedule, forward_time, backward_time))
         if got > right + SLACK:
-            ratio, actions = backward_time / forward_time, _shown(schedule, 0)
-            return MISTAKES.larger_bubble(got=got, right=right, ratio=ratio, actions=actions)
+            ratio, rank = backward_time / forward_time, _unlike_others(schedule)
+            actions = _shown(schedule, rank)
+            return MISTAKES.larger_bubble(
+                got=got, right=right, ratio=ratio, rank=rank, actions=actions
+            )
     return None
+
+
+def _unlike_others(schedule: Schedule) -> int:
+    """Return the first rank whose passes of a kind are in another order than those of rank 0."""
+
+    def order(rank: int) -> list[tuple[str, int]]:
+        return sorted(
+            ((a.kind, a.micro_batch) for a in schedule[rank]), key=lambda passed: passed[0]
+        )
+
+    return next((rank for rank in range(len(schedule)) if order(rank) != order(0)), 0)
 
 
 def held(schedule: Schedule) -> list[int]:

@@ -18,9 +18,9 @@ from parlab.ledger.ledger import ring_bytes_sent
 
 MISTAKES = Mistakes(
     not_summed=(
-        "{wrong}. The {which} pass sends {got}, but it needs {times} × all_reduce of {size} bytes: "
-        "without them, a rank has only its own part of a sum. Use f where the parallel part "
-        "begins, and g where it ends"
+        "{wrong}. The {which} pass sends {got}, but to add up the parts of all ranks, it needs "
+        "{times} × all_reduce of {size} bytes. Use f where the parallel part begins, and g where "
+        "it ends"
     ),
     reduced_again=(
         "it is multiplied by the number of ranks: it was complete on every rank, and was summed "

@@ -54,9 +54,9 @@ for mistake, name, *edits in (
     ("wrong_shape", "default_blocks", (STEP, STEP + "\n    block_size = 256")),
     (None, "default_betas", (STEP, STEP + "\n    betas = 0.9, 0.999")),
     ("argument_changed", "gradient_squared", (ROOT, "gradient.square_(); " + ROOT)),
-    (None, "not_in_place", (MOVE, MOVE.replace("addcdiv_", "addcdiv"))),
+    ("not_in_place", "not_in_place", (MOVE, MOVE.replace("addcdiv_", "addcdiv"))),
     (
-        None,
+        "not_in_place",
         "data_replaced",
         (
             MOVE,

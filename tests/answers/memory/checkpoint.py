@@ -121,6 +121,12 @@ def without_graph(function, *args, **kwargs):
         return function(*args, **kwargs)
 
 
+@answers.wrong(None, says="it returns a Tensor, but the function returns a tuple with one tensor")
+def the_only_output(function, *args, **kwargs):
+    outputs = with_tensors(False, function, args, kwargs)
+    return outputs[0] if isinstance(outputs, tuple) and len(outputs) == 1 else outputs
+
+
 @answers.right
 def tensors_apart(function, *args, **kwargs):
     return with_tensors(False, function, args, kwargs)

@@ -1,9 +1,10 @@
 """Answers to `plan_recomputation`."""
 
-from parlab.costs.recomputation import peak_bytes
+from parlab.costs.recomputation import Segment, peak_bytes
 from parlab_staff.answers import Answers
 
 answers = Answers("plan_recomputation")
+reference = answers.reference()
 
 TEST = "if held + segment.peak > budget:\n                continue"
 LAST = "return list(min(best.values())[1])"
@@ -75,6 +76,17 @@ def square_root(segments, budget):
         if peak_bytes(segments, keep) <= budget:
             return keep
     return [False] * len(segments)
+
+
+@answers.wrong(None)
+def in_parts_of_the_budget(segments, budget):
+    """Count in units of 1/10,000 of the budget, so plans that just fit are missed."""
+    unit = max(1, budget // 10_000)
+    units = [Segment(-(-s.input // unit), -(-s.kept // unit), s.peak, s.flops) for s in segments]
+    units = [u._replace(peak=-(-u.peak // unit)) for u in units]
+    if peak_bytes(units, [False] * len(units)) > budget // unit:
+        return reference(segments, budget)
+    return reference(units, budget // unit)
 
 
 @answers.right

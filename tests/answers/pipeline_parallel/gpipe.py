@@ -27,7 +27,7 @@ def by_turns(ranks, micro_batches):
     ]
 
 
-@answers.wrong("larger_bubble")
+@answers.wrong("larger_bubble", says="Rank 3 runs F7 F6")
 def other_order_on_the_last(ranks, micro_batches):
     schedule = reference(ranks, micro_batches)
     schedule[-1][:micro_batches] = schedule[-1][:micro_batches][::-1]
