@@ -1,7 +1,7 @@
 """Answers that pass by luck if all ranks are equally fast are rejected with every seed.
 
 Checks draw short pauses before messages from their seed (`parlab.checks.base.paused_comm`). With
-few seeds by day, and many at night, these answers never pass, and right ones always do.
+few seeds by day, and many at night, these answers never pass, and right ones pass with any seed.
 """
 
 from collections import Counter
@@ -33,11 +33,12 @@ def test_answers_that_depend_on_luck_are_rejected_with_every_seed(seeds: int) ->
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
-def test_right_answers_pass_with_every_seed() -> None:
+def test_right_answers_pass_with_another_seed() -> None:
+    """`tests/answers/test_answers.py` runs them with one seed, and this test with another one."""
     keys = [key for _, key in exercises()]
     right = [(key, answer.name) for key in keys for answer in answers_to(key) if not answer.wrong]
     wanted = [*((key, REFERENCE) for key in keys), *right]
-    verdicts = run(RANKS, wanted, seeds=range(2), seconds=3500)
+    verdicts = run(RANKS, wanted, seeds=[2], seconds=3500)
     refused = {f"{one.exercise}/{one.answer}": one.text for one in verdicts if not one.passed}
     assert refused == {}
 
