@@ -10,20 +10,23 @@ from pathlib import Path
 from parlab_staff.grading.submissions import find_submissions
 from tests.grading import (
     cases_files,
+    cases_folders,
     cases_hostile,
     cases_kernel,
+    cases_places,
     cases_ranks,
     cases_running,
     cases_state,
     cases_structure,
+    cases_values,
 )
 from tests.grading.cases import Case
 from tests.grading.plain_lab import InProcess, in_process_lab
 
 # The cases by kind. Cases of the first two kinds can run in one process, without a sandbox.
 KINDS: dict[str, list[Case]] = {
-    "files and names": cases_files.case,
-    "edits of the notebook": cases_structure.case,
+    "files and names": [*cases_files.case, *cases_folders.case],
+    "edits of the notebook": [*cases_structure.case, *cases_places.case, *cases_values.case],
     "cells that end or take too much": cases_running.case,
     "state that an answer leaves": cases_state.case,
     "mistakes on ranks": cases_ranks.case,

@@ -16,7 +16,7 @@ def all_cases() -> list[Case]:
 def test_the_corpus_has_all_files_of_cases() -> None:
     names = [path.stem for path in sorted(Path(__file__).parent.glob("cases_*.py"))]
     files = [importlib.import_module(f"tests.grading.{name}").case for name in names]
-    assert {id(cases) for cases in files} == {id(cases) for cases in corpus.KINDS.values()}
+    assert {id(case) for cases in files for case in cases} == {id(case) for case in all_cases()}
 
 
 def test_every_submission_of_the_corpus_is_graded_by_a_test() -> None:

@@ -60,7 +60,7 @@ def test_the_handout_has_no_files_of_the_instructor(released: Path) -> None:
     assert not folders & {"parlab_staff", "solutions", "tests", "__pycache__", ".venv"}
 
 
-def said(path: Path) -> str:
+def reported(path: Path) -> str:
     """Return the text of a file or of a notebook's cells, with single spaces."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".ipynb":
@@ -72,7 +72,7 @@ def said(path: Path) -> str:
 def test_the_handout_has_no_solution_and_no_hidden_check(lab: str, tmp_path: Path) -> None:
     """This searches for the markers itself, without the code that releases labs."""
     texts = {
-        path: said(path)
+        path: reported(path)
         for path in write_handout(lab, tmp_path / "handout").rglob("*")
         if path.is_file() and path.suffix != ".npz"
     }

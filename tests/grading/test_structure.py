@@ -9,12 +9,18 @@ from parlab_staff.grading.graded_lab import GradedLab
 from parlab_staff.grading.match import match
 from parlab_staff.grading.rebuild import build
 from parlab_staff.grading.submissions import find_submissions
-from tests.grading import cases_files, cases_structure
+from tests.grading import cases_files, cases_folders, cases_places, cases_structure, cases_values
 from tests.grading.cases import Case
 from tests.grading.copies import Copy
 from tests.grading.plain_lab import InProcess, in_process_lab
 
-CASES = [*cases_files.case, *cases_structure.case]
+CASES = [
+    *cases_files.case,
+    *cases_folders.case,
+    *cases_structure.case,
+    *cases_places.case,
+    *cases_values.case,
+]
 
 
 @pytest.fixture(scope="module")

@@ -203,7 +203,7 @@ def test_the_names_of_a_learning_platform_are_known(
 
 
 @pytest.mark.parametrize(
-    ("files", "roster", "asked", "unknown"),
+    ("files", "roster", "right_questions", "unknown"),
     [
         # two students with the same name, an unknown form, a name that is part of others
         ([f"{ANNA}_1{MOODLE}/x.ipynb", f"{ANNA}_2{MOODLE}/x.ipynb"], {"a": ANNA, "b": ANNA},
@@ -217,12 +217,16 @@ def test_the_names_of_a_learning_platform_are_known(
     ],
 )  # fmt: skip
 def test_a_name_that_may_be_a_students_is_reported(
-    files: list[str], roster: dict[str, str], asked: set[str], unknown: int, tmp_path: Path
+    files: list[str],
+    roster: dict[str, str],
+    right_questions: set[str],
+    unknown: int,
+    tmp_path: Path,
 ) -> None:
     found = find_submissions([make(tmp_path, *files)], LAB)
     claim(found, roster)
     questions = {s.student for s in found.submissions if s.problem.startswith("perhaps handed in")}
-    assert questions == asked
+    assert questions == right_questions
     assert len(strangers(found, roster)) == unknown
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import wait_until
-from tests.notebook.test_cluster_faults import in_time
 from tests.support.kernel import Notebook
 from tests.support.nightly import cases
+from tests.support.notebook_ranks import in_time
 
 SECONDS = 4  # for what a cell does after its imports, on a busy machine
 

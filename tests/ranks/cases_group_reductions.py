@@ -71,13 +71,13 @@ def all_reduce(world: World, dtype: torch.dtype, op: str) -> None:
     compare_with_gloo(world, ours, tensors[world.rank], reduce_op)
 
 
-def compare_with_gloo(world: World, ours: torch.Tensor, mine: torch.Tensor, op: Any) -> None:
-    theirs = mine.clone()
+def compare_with_gloo(world: World, ours: torch.Tensor, given: torch.Tensor, op: Any) -> None:
+    theirs = given.clone()
     try:
         dist.all_reduce(theirs, op)
     except (RuntimeError, ValueError):  # Gloo does not support this operation, on any rank
         return
-    if mine.dtype is torch.bool:
+    if given.dtype is torch.bool:
         return  # Gloo adds bytes: 1 + 1 is a "bool" of 2
     torch.testing.assert_close(ours, theirs)
 

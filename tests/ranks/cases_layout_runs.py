@@ -6,7 +6,7 @@ from parlab.costs.collectives import Link
 from parlab.costs.layouts import step_seconds
 from parlab.layout_runs import measured_seconds, rank_correlation
 from parlab.layouts import Cluster, Layout, Model
-from tests.ranks.cases_network import TRIES
+from tests.ranks.network_times import TRIES
 from tests.support.on_ranks import Cases, World
 
 cases = Cases()

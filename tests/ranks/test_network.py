@@ -6,7 +6,7 @@ from torch import nn
 
 from parlab import cluster
 from parlab.network import Link, Network, Stage, clock, emulated, sleeping_layer
-from tests.ranks.cases_network import NETWORK, TRIES
+from tests.ranks.network_times import NETWORK, TRIES
 from tests.support.on_ranks import cases_test
 
 pytestmark = pytest.mark.xdist_group("clock")  # a busy machine would disturb its measurements
@@ -17,11 +17,23 @@ QUICK = Network(2, 2, Link(5e-6, 1e-9), Link(20e-6, 1e-8), 10e-6)
 # By day, these run on the group without a network (`test_mpi_group.py`), and the operations run on
 # the ranks of `test_times`, too.
 test_operations = cases_test(
-    "cases_group_operations", "cases_group_use", world_sizes=[], nightly=[4], network=QUICK
+    "cases_group_operations",
+    "cases_group_training",
+    "cases_group_use",
+    "cases_group_recovery",
+    world_sizes=[],
+    nightly=[4],
+    network=QUICK,
 )
 test_libraries = cases_test("cases_group_libraries", world_sizes=[], nightly=[4], network=QUICK)
 test_times = cases_test(
-    "cases_network", "cases_layout_runs", "cases_group_operations", world_sizes=[4], network=NETWORK
+    "cases_network_collectives",
+    "cases_network_queues",
+    "cases_network_computing",
+    "cases_layout_runs",
+    "cases_group_operations",
+    world_sizes=[4],
+    network=NETWORK,
 )
 
 
