@@ -15,7 +15,7 @@ class BatchJob:
 
     def __init__(self, launcher: SlurmRanks) -> None:
         self._launcher = launcher
-        self._submitted = self._asked = time.monotonic()
+        self._submitted = self._last_query = time.monotonic()
         self.last: Job | None = None  # None as long as the batch system has not answered
 
     @property
@@ -26,14 +26,14 @@ class BatchJob:
     def query(self) -> Job | None:
         """Return the job's state. Ask the batch system less often the longer the job exists."""
         now = time.monotonic()
-        if now - self._asked > min(PAUSE_SECONDS, (now - self._submitted) / 5):
+        if now - self._last_query > min(PAUSE_SECONDS, (now - self._submitted) / 5):
             self.query_now()
         return self.last
 
     def query_now(self) -> Job | None:
         """Ask the batch system for the job's state and return it."""
         self.last = self._launcher.job() or self.last
-        self._asked = time.monotonic()
+        self._last_query = time.monotonic()
         return self.last
 
     def wait_for_end(self, seconds: float = CLEARING_SECONDS) -> Job | None:

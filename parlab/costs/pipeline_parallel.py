@@ -52,16 +52,16 @@ def gain_over_naive(ranks: int, micro_batches: int) -> float:
     return ranks * micro_batches / (micro_batches + ranks - 1)
 
 
-def micro_batches_for(ranks: int, most: float, chunks: int = 1) -> int:
-    """Return the fewest micro-batches for a bubble of at most `most` of the ideal time.
+def micro_batches_for(ranks: int, limit: float, chunks: int = 1) -> int:
+    """Return the fewest micro-batches for a bubble of at most `limit` of the ideal time.
 
-    With v > 1, the number is a multiple of p. Raises ValueError unless `most` is above 0.
+    With v > 1, the number is a multiple of p. Raises ValueError unless `limit` is above 0.
     """
     _check(ranks, 1, chunks)
-    if not most > 0:
-        raise ValueError(f"a pipeline always has a bubble: {most} of the ideal time is too little")
+    if not limit > 0:
+        raise ValueError(f"a pipeline always has a bubble: {limit} of the ideal time is too little")
     micro_batches = step = ranks if chunks > 1 else 1
-    while bubble(ranks, micro_batches, chunks) > most:
+    while bubble(ranks, micro_batches, chunks) > limit:
         micro_batches += step
     return micro_batches
 

@@ -36,14 +36,14 @@ def figure_html(figure: dict) -> str:
     """
     layout = dict(figure["layout"])
     title = html.escape(layout.pop("title", {}).get("text", "").replace("<br>", " "), quote=True)
-    said = html.escape(alternatives.of_plotly(figure), quote=True)
+    description = html.escape(alternatives.of_plotly(figure), quote=True)
     slim = {"data": figure["data"], "layout": layout, "config": figure.get("config", {})}
     # "</script>" in a string must not end the element that holds the data.
     text = json.dumps(slim, separators=(",", ":"), sort_keys=True).replace("</", "<\\/")
     return (
         f'<figure class="{FIGURE_CLASS}">'
         f"<figcaption>{title}</figcaption>"
-        f'<div class="plotly-canvas" role="img" aria-label="{said}"></div>'
+        f'<div class="plotly-canvas" role="img" aria-label="{description}"></div>'
         f'<script type="application/json">{text}</script>'
         "</figure>"
     )

@@ -26,9 +26,9 @@ The [chapter](../book/{page}.md) explains what you build.
 <p class="launch">{buttons}</p>"""
 # The download is the lab's own notebook; see `_offer_original_notebooks`.
 _DOWNLOAD = (
-    '<a class="{look}" href="../_sources/labs/{page}.ipynb" download>Download the notebook</a>'
+    '<a class="{kind}" href="../_sources/labs/{page}.ipynb" download>Download the notebook</a>'
 )
-_OPEN = '<a class="{look}" href="{address}">Open in {service}</a>'
+_OPEN = '<a class="{kind}" href="{address}">Open in {service}</a>'
 _FIRST, _OTHER = "sd-btn sd-btn-primary", "sd-btn sd-btn-outline-primary"
 _HEADING = re.compile(r"(#+) ")
 _FENCE = re.compile(r"\s*(```|~~~|:::)")
@@ -55,11 +55,11 @@ def _with_link(cell: dict[str, Any], names: list[str]) -> list[dict[str, Any]]:
 def _launch_buttons(page: str, site: Site) -> str:
     """Return buttons that open a lab elsewhere, and one that downloads it."""
     opening = [
-        _OPEN.format(look=_FIRST, address=html.escape(address), service=service)
+        _OPEN.format(kind=_FIRST, address=html.escape(address), service=service)
         for service, address in site.launchers(page).items()
     ]
-    look = _OTHER if opening else _FIRST
-    return " ".join([*opening, _DOWNLOAD.format(look=look, page=page)])
+    kind = _OTHER if opening else _FIRST
+    return " ".join([*opening, _DOWNLOAD.format(kind=kind, page=page)])
 
 
 def solutions_page(notebook: dict[str, Any], page: str) -> dict[str, Any]:

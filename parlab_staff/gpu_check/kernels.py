@@ -46,8 +46,8 @@ def run(item: str, device: str, seconds: float, put: Callable[[dict[str, Any]], 
                 left = max(0.001, deadline - time.monotonic())
                 [samples] = process.call(function, "triton", bench.name, seconds=left)
             except RanksGone as gone:
-                done = f"{len(rows)} of {len(benches)} measured"
-                return Outcome(gone.kind, f"{done}; at {bench.name}, {gone.kind}{details(gone)}")
+                count = f"{len(rows)} of {len(benches)} measured"
+                return Outcome(gone.kind, f"{count}; at {bench.name}, {gone.kind}{details(gone)}")
             if samples is not None:
                 rows.append(row(bench, samples))
                 put(rows[-1])

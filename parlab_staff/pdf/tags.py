@@ -78,14 +78,14 @@ def destinations(pdf: Path) -> dict[str, int]:
     return {name.removeprefix("/"): page + 1 for name, page in pages.items() if page is not None}
 
 
-def _mark_artifacts(stream: StreamObject, resources: DictionaryObject, done: dict) -> bool:
+def _mark_artifacts(stream: StreamObject, resources: DictionaryObject, tagged_forms: dict) -> bool:
     """Mark the untagged content of a page or form as artifacts. Return False if nothing is tagged.
 
-    A form is a part of a page that Chromium draws as a whole, such as a clipped one. `done` holds
-    the results for forms, by the numbers of their objects.
+    A form is a part of a page that Chromium draws as a whole, such as a clipped one. `tagged_forms`
+    has the results for forms, by the numbers of their objects.
     """
     drawn = resources.get("/XObject", {})
-    tagged = {name for name in drawn if _is_tagged_form(drawn.raw_get(name), done)}
+    tagged = {name for name in drawn if _is_tagged_form(drawn.raw_get(name), tagged_forms)}
     content = stream.get_data()
     if not tagged and b"/MCID" not in content:
         return False
@@ -93,13 +93,15 @@ def _mark_artifacts(stream: StreamObject, resources: DictionaryObject, done: dic
     return True
 
 
-def _is_tagged_form(reference: IndirectObject, done: dict[int, bool]) -> bool:
+def _is_tagged_form(reference: IndirectObject, tagged_forms: dict[int, bool]) -> bool:
     drawn = reference.get_object()
     if drawn["/Subtype"] != "/Form":
         return False
-    if reference.idnum not in done:
-        done[reference.idnum] = _mark_artifacts(drawn, drawn.get("/Resources", {}), done)
-    return done[reference.idnum]
+    if reference.idnum not in tagged_forms:
+        tagged_forms[reference.idnum] = _mark_artifacts(
+            drawn, drawn.get("/Resources", {}), tagged_forms
+        )
+    return tagged_forms[reference.idnum]
 
 
 def with_artifacts(content: bytes, tagged: set[str]) -> bytes:

@@ -50,20 +50,22 @@ def _move_answers(article: Tag) -> None:
     folded = questions.find_all("details", recursive=False) if questions else []
     if not folded:
         return
-    asked, answered = _element("ol", "questions"), _element("ol", "answers")
-    folded[0].insert_before(asked)
+    question_list, answer_list = _element("ol", "questions"), _element("ol", "answers")
+    folded[0].insert_before(question_list)
     for number, question in enumerate(folded, 1):
         text = question.select_one(".sd-summary-text")
         answer = question.select_one(".sd-summary-content")
         assert text and answer
         to_answer = _element("a", "to-answer", "Answer", href=f"#answer-{number}")
         to_answer["data-page"] = "000"
-        asked.append(_element("li", "", *_taken(text), " ", to_answer, id=f"question-{number}"))
-        answered.append(_element("li", "", *_taken(answer), id=f"answer-{number}"))
+        question_list.append(
+            _element("li", "", *_taken(text), " ", to_answer, id=f"question-{number}")
+        )
+        answer_list.append(_element("li", "", *_taken(answer), id=f"answer-{number}"))
         question.decompose()
     heading = _element("h2", "", "Answers")
     chapter = article.find("section", recursive=False) or article
-    chapter.append(_element("section", "", heading, answered, id="answers"))
+    chapter.append(_element("section", "", heading, answer_list, id="answers"))
 
 
 def reference_solutions(page: str, solutions: Tag) -> Tag:

@@ -75,16 +75,16 @@ def test_each_page_has_its_address_and_a_description(site: Path) -> None:
         assert f'<link rel="canonical" href="{ADDRESS}book/{name}.html"' in page.read_text(
             encoding="utf-8"
         )
-        said = meta(page)
-        assert said["og:url"] == f"{ADDRESS}book/{name}.html"
-        assert said["description"] == f"It explains {name}."
-        assert said["og:title"] == f"Chapter {name}"
+        described = meta(page)
+        assert described["og:url"] == f"{ADDRESS}book/{name}.html"
+        assert described["description"] == f"It explains {name}."
+        assert described["og:title"] == f"Chapter {name}"
 
 
 def test_a_shared_link_has_a_picture(site: Path) -> None:
-    said = meta(site / "book" / "index.html")
-    assert said["og:image"] == f"{ADDRESS}_static/social.png"
-    assert "four ranks" in said["og:image:alt"]
+    described = meta(site / "book" / "index.html")
+    assert described["og:image"] == f"{ADDRESS}_static/social.png"
+    assert "four ranks" in described["og:image:alt"]
     with Image.open(site / "_static" / "social.png") as picture:
         assert picture.size == (1200, 630)
 

@@ -41,8 +41,8 @@ def test_a_figure_of_plotly_is_described() -> None:
 def test_an_axis_without_a_title_is_described_by_its_texts() -> None:
     layout = {"xaxis": {"title": {"text": ""}, "ticktext": ["8 B", "2 KiB"]}, "yaxis": {}}
     traces = [{"type": "bar", "y": ["GPipe", "inter-<br>leaved"], "x": [4, 3]}]
-    said = alternatives.of_plotly({"data": traces, "layout": layout})
-    assert said == "Horizontal axis: 8 B; 2 KiB. Vertical axis: GPipe; interleaved."
+    description = alternatives.of_plotly({"data": traces, "layout": layout})
+    assert description == "Horizontal axis: 8 B; 2 KiB. Vertical axis: GPipe; interleaved."
     drawn, axes = plots.subplots("Stage 3 saves most")
     axes.bar(["stage 1", "stage 3"], [4, 3])
     file = io.StringIO()
@@ -56,14 +56,14 @@ def test_an_axis_without_a_title_is_described_by_its_texts() -> None:
 def test_only_what_a_figure_shows_at_first_is_described() -> None:
     parts = {"visible": {"visible": True}, "faded": {"opacity": 0}, "hidden": {"visible": False}}
     traces = [{"name": f"ring, {name}", **settings} for name, settings in parts.items()]
-    said = alternatives.of_plotly({"data": traces, "layout": {}})
-    assert said == "Curves: ring, visible."
+    description = alternatives.of_plotly({"data": traces, "layout": {}})
+    assert description == "Curves: ring, visible."
 
 
 def test_long_lists_are_cut() -> None:
     traces = [{"type": "scatter", "name": f"bucket {i}"} for i in range(20)]
-    said = alternatives.of_plotly({"data": traces, "layout": {}})
-    assert said.endswith("bucket 11; and more.")
+    description = alternatives.of_plotly({"data": traces, "layout": {}})
+    assert description.endswith("bucket 11; and more.")
 
 
 def test_what_confuses_a_screen_reader_is_corrected() -> None:

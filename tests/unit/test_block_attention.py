@@ -27,11 +27,11 @@ def test_a_block_alone_is_attention(name: str) -> None:
     scores = q @ k.mT / 2
     if visible is not None:
         scores = scores.masked_fill(~visible, -torch.inf)
-    seen = lse.isfinite()
+    finite = lse.isfinite()
     right = F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
     torch.testing.assert_close(lse, scores.logsumexp(-1))
-    torch.testing.assert_close(out[seen], right[seen])
-    assert not out[~seen].any()
+    torch.testing.assert_close(out[finite], right[finite])
+    assert not out[~finite].any()
 
 
 @pytest.mark.parametrize("name", MASKS)

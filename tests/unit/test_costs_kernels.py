@@ -29,9 +29,9 @@ class Moved(TorchDispatchMode):
 
 
 def moved(run: Callable[[], object]) -> list[tuple[int, int]]:
-    with Moved() as seen:
+    with Moved() as record:
         run()
-    return seen.operations
+    return record.operations
 
 
 def listed(operations, numbers: dict[str, int]) -> list[tuple[int, int]]:
@@ -141,9 +141,9 @@ def test_stages_overlap_loads_until_arithmetic_is_the_limit(stages: int) -> None
     load, compute = 5.0, 2.0
     loads, computes = costs.staged(100, load, compute, stages)
     assert loads[0] == (0, load)
-    for step, ((_, arrived), (begun, done)) in enumerate(zip(loads, computes, strict=True)):
+    for step, ((_, arrived), (begun, ended)) in enumerate(zip(loads, computes, strict=True)):
         assert begun >= arrived
-        assert done == begun + compute
+        assert ended == begun + compute
         if step >= stages:
             assert loads[step][0] == computes[step - stages][1]  # its buffer is free
     taken = computes[90][1] - computes[20][1]

@@ -129,8 +129,8 @@ def test_recorded_bubbles_follow_the_formula() -> None:
     off = {}
     for row in recorded["bubbles"]:
         ranks, micro_batches = row["ranks"], row["micro_batches"]
-        seen = row["seconds"] / (micro_batches * ideal) - 1
+        got = row["seconds"] / (micro_batches * ideal) - 1
         right = costs.bubble(ranks, micro_batches, row["chunks"])
-        off[row["schedule"], ranks, micro_batches] = seen / right - 1
+        off[row["schedule"], ranks, micro_batches] = got / right - 1
     assert len(off) == 27
     assert all(0 <= far <= 0.15 for far in off.values()), off

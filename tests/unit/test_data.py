@@ -116,5 +116,5 @@ def test_ranks_and_later_runs_load_the_same() -> None:
     )
     ran = mpirun.run(2, "-c", program, stdout=subprocess.PIPE, text=True, timeout=120, check=True)
     arrays = [*mnist("train", limit=50), text("train", 5000)]
-    here = hashlib.sha256(b"".join(a.tobytes() for a in arrays)).hexdigest()
-    assert ran.stdout.split() == [here], sys.version
+    expected = hashlib.sha256(b"".join(a.tobytes() for a in arrays)).hexdigest()
+    assert ran.stdout.split() == [expected], sys.version

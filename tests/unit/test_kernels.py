@@ -63,12 +63,12 @@ def test_traffic_counts_operations_but_no_views() -> None:
 def test_accesses_inside_are_counted_in_bytes_and_elements() -> None:
     arena = Arena()
     x, y = arena.place("x", torch.randn(40)), torch.empty(40)
-    with recorded(arena) as seen:
+    with recorded(arena) as accesses:
         copy[(1,)](x, y, 30, 0, BLOCK=32)
-    assert (seen.loaded, seen.stored, seen.outside) == (120, 120, None)
-    assert seen.stored_in(y).tolist() == [i < 30 for i in range(40)]
-    assert seen.loaded_from(x).sum() == 30
-    assert seen.stored_twice() == 0
+    assert (accesses.loaded, accesses.stored, accesses.outside) == (120, 120, None)
+    assert accesses.stored_in(y).tolist() == [i < 30 for i in range(40)]
+    assert accesses.loaded_from(x).sum() == 30
+    assert accesses.stored_twice() == 0
 
 
 @interpreted
@@ -78,10 +78,10 @@ def test_accesses_inside_are_counted_in_bytes_and_elements() -> None:
 def test_a_load_outside_is_recorded_and_not_carried_out(n, first, buffer, distance) -> None:
     arena = Arena()
     x, y = arena.place("x", torch.randn(40)), arena.place("y", torch.zeros(40))
-    with recorded(arena) as seen:
+    with recorded(arena) as accesses:
         copy[(2,)](x, y, n, first, BLOCK=32)
-    assert (seen.outside.stores, seen.outside.buffer) == (False, buffer)
-    assert seen.outside.distance == distance
+    assert (accesses.outside.stores, accesses.outside.buffer) == (False, buffer)
+    assert accesses.outside.distance == distance
     assert arena.overwritten() is None
 
 
@@ -101,9 +101,9 @@ def test_masked_elements_are_nan_without_other(dtype: torch.dtype) -> None:
     x, out = torch.ones(30).to(dtype), torch.zeros(1)
     for other, n, undefined in [(True, 30, False), (False, 32, False), (False, 30, True)]:
         undefined = undefined and dtype.is_floating_point
-        with recorded(Arena()) as seen:
+        with recorded(Arena()) as accesses:
             sum_of_all[(1,)](torch.ones(32).to(dtype) if n == 32 else x, out, n, other, BLOCK=32)
-        assert (bool(out.isnan()), seen.undefined) == (undefined, undefined)
+        assert (bool(out.isnan()), accesses.undefined) == (undefined, undefined)
         assert undefined or out.item() == n
 
 
@@ -111,9 +111,9 @@ def test_masked_elements_are_nan_without_other(dtype: torch.dtype) -> None:
 def test_gaps_between_rows_are_outside() -> None:
     arena = Arena()
     x = arena.place("x", torch.randn(3, 5), strides=(8, 1))
-    with recorded(arena) as seen:
+    with recorded(arena) as accesses:
         copy[(1,)](x, torch.empty(16), 6, 0, BLOCK=8)
-    assert (seen.outside.distance, seen.outside.count) == (5, 1)
+    assert (accesses.outside.distance, accesses.outside.count) == (5, 1)
 
 
 @interpreted
@@ -121,25 +121,25 @@ def test_memory_of_all_living_tensors_is_inside_and_freed_memory_is_not() -> Non
     arena = Arena()
     hidden, out = torch.randn(8), torch.empty(8)
     table = torch.tensor([hidden.data_ptr()])
-    with recorded(arena) as seen:
+    with recorded(arena) as accesses:
         copy_by_address[(1,)](table, out, 8, BLOCK=8)
-    assert seen.outside is None and torch.equal(out, hidden)
+    assert accesses.outside is None and torch.equal(out, hidden)
     del hidden
-    with recorded(arena) as seen:
+    with recorded(arena) as accesses:
         copy_by_address[(1,)](table, out, 8, BLOCK=8)
-    assert seen.outside is not None and seen.outside.buffer is None
+    assert accesses.outside is not None and accesses.outside.buffer is None
 
 
 @interpreted
 def test_two_programs_that_store_the_same_element_are_recorded() -> None:
     y = torch.empty(8)
-    with recorded(Arena()) as seen:
+    with recorded(Arena()) as accesses:
         copy[(3,)](torch.randn(8), y, 8, 0, BLOCK=4)
         copy[(2,)](torch.randn(8), y, 8, 0, BLOCK=4)
-    assert seen.stored_twice() == 0
-    with recorded(Arena()) as seen:
+    assert accesses.stored_twice() == 0
+    with recorded(Arena()) as accesses:
         total[(2,)](y, y, y, 8, BLOCK=8)
-    assert seen.stored_twice() == 1
+    assert accesses.stored_twice() == 1
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32])

@@ -93,7 +93,7 @@ def test_a_rank_outside_the_cycle_is_not_in_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "text"),
     [
         (lambda s: s[1].pop(), "B1 of rank 1 is missing"),
         (lambda s: s[0].append(forward(0, 0)), "F0 of rank 0 is there 2 times"),
@@ -103,10 +103,10 @@ def test_a_rank_outside_the_cycle_is_not_in_it() -> None:
         (lambda s: [own.clear() for own in s], "no action"),
     ],
 )
-def test_incomplete_schedules(change, told: str) -> None:  # type: ignore[no-untyped-def]
+def test_incomplete_schedules(change, text: str) -> None:  # type: ignore[no-untyped-def]
     schedule = all_forward_first(2, 2)
     change(schedule)
-    with pytest.raises(Incomplete, match=told):
+    with pytest.raises(Incomplete, match=text):
         simulate(schedule)
 
 

@@ -37,9 +37,9 @@ def test_a_load_shows_its_sectors_and_the_requested_numbers() -> None:
     loads = {"neighbors": (1, 0), "late": (1, 4), "every 8th": (8, 0)}
     [axes] = pictures.warp_loads("Loads", loads).axes
     for row, (stride, start) in enumerate(loads.values()):
-        here = [p for p in axes.patches if round(p.get_y() + 0.3) == row and p.get_fill()]
-        sectors = [p.get_x() for p in here if p.get_width() == 1]
-        numbers = [p.get_x() for p in here if p.get_width() == 4 / 32]
+        of_row = [p for p in axes.patches if round(p.get_y() + 0.3) == row and p.get_fill()]
+        sectors = [p.get_x() for p in of_row if p.get_width() == 1]
+        numbers = [p.get_x() for p in of_row if p.get_width() == 4 / 32]
         assert sectors == costs.sectors_touched(stride, 4, start)
         assert numbers == [(start + lane * stride * 4) / 32 for lane in range(32)]
     assert [t.get_text() for t in axes.texts] == ["4, 100%", "5, 80%", "32, 12.5%"]
@@ -103,12 +103,12 @@ def test_each_choice_shows_its_kernels_under_its_roof(figure: Any) -> None:
     ):
         move(figure, 1, j)
         move(figure, 0, i)
-        seen = [trace for trace in figure.data if trace.visible and trace.opacity]
-        assert len(seen) == len(devices) + len(points)
-        for trace, device in zip(seen, devices, strict=False):
+        shown = [trace for trace in figure.data if trace.visible and trace.opacity]
+        assert len(shown) == len(devices) + len(points)
+        for trace, device in zip(shown, devices, strict=False):
             assert trace.x[1] == device.ridge
             assert list(trace.y[1:]) == [pytest.approx(device.flop_per_second)] * 2
-        for trace, (name, moved, under) in zip(seen[len(devices) :], points, strict=True):
+        for trace, (name, moved, under) in zip(shown[len(devices) :], points, strict=True):
             assert trace.name == name
             assert trace.x[0] == moved.intensity
             assert trace.y[0] == devices[under].attainable(moved.intensity)

@@ -90,11 +90,11 @@ def test_each_choice_shows_its_shares(figure: Any) -> None:
     for (i, of), (j, shift) in product(enumerate(CHOICES), enumerate(SCALES)):
         move(figure, 1, j)
         move(figure, 0, i)
-        seen = [bar for bar in figure.data if bar.visible and bar.opacity]
-        assert len(seen) == len(pictures.FATES)
+        shown = [bar for bar in figure.data if bar.visible and bar.opacity]
+        assert len(shown) == len(pictures.FATES)
         become = shares(EXPONENTS, of, 2.0**shift)
         places = []
-        for bar, name in zip(seen, pictures.FATES, strict=True):
+        for bar, name in zip(shown, pictures.FATES, strict=True):
             share = getattr(become, name)
             assert bar.name == f"{name} {share:.1%}"
             assert sum(y for y in bar.y if y is not None) == pytest.approx(share)

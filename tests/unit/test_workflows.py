@@ -16,8 +16,8 @@ BIN = Path(sys.executable).parent
 
 
 def check(*command: str | Path) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
 def test_workflows_follow_githubs_schema() -> None:
@@ -43,5 +43,5 @@ def test_a_step_runs_a_script_of_the_course(workflow: Path) -> None:
 @pytest.mark.parametrize("arguments", [[], ["teacher"], ["full", "student"]], ids=" ".join)
 def test_the_publishing_script_names_the_editions(arguments: list[str]) -> None:
     script = ROOT / ".ci" / "publish"
-    done = subprocess.run([script, *arguments], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (2, "usage: .ci/publish full|student\n")
+    ran = subprocess.run([script, *arguments], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (2, "usage: .ci/publish full|student\n")

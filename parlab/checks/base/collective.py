@@ -83,9 +83,9 @@ def gather(value: Any) -> list[Any]:
     return everyone
 
 
-def _exchanged(mine: bytes) -> list[bytes]:
+def _exchanged(own: bytes) -> list[bytes]:
     comm = private_communicator()
-    head = (len(mine).to_bytes(_LENGTH_BYTES, "big") + mine)[:HEAD_BYTES].ljust(HEAD_BYTES)
+    head = (len(own).to_bytes(_LENGTH_BYTES, "big") + own)[:HEAD_BYTES].ljust(HEAD_BYTES)
     heads = bytearray(comm.size * HEAD_BYTES)
     _wait(comm.Iallgather(head, heads))
     parts = [heads[start : start + HEAD_BYTES] for start in range(0, len(heads), HEAD_BYTES)]
@@ -94,7 +94,7 @@ def _exchanged(mine: bytes) -> list[bytes]:
     rest = [max(length - room, 0) for length in lengths]
     tails = bytearray(sum(rest))
     if tails:
-        _wait(comm.Iallgatherv(mine[room:], (tails, rest)))
+        _wait(comm.Iallgatherv(own[room:], (tails, rest)))
     ends = list(itertools.accumulate(rest))
     return [
         bytes(part[_LENGTH_BYTES:][:length]) + tails[end - more : end]

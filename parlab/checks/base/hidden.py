@@ -33,8 +33,8 @@ def no_messages(ledger: Ledger) -> list[str]:
     return sorted({call.api for call in ledger.calls if call.op not in (*SENDS, *RECEIVES)})
 
 
-def within_rounds(ledger: Ledger, most: int) -> bool:
-    """Return whether all messages on `turned` take at most `most` rounds. Collective."""
+def within_rounds(ledger: Ledger, limit: int) -> bool:
+    """Return whether all messages on `turned` take at most `limit` rounds. Collective."""
     everyone = gather(ledger.calls)[::-1]
     taken = rounds([[step(call) for call in calls] for calls in everyone])
-    return taken is None or taken <= most
+    return taken is None or taken <= limit

@@ -59,12 +59,12 @@ def _on_mesh(dp: int, pp: int, tp: int, dtype: torch.dtype = torch.float32) -> P
     parts: Parts = []
     for rank in range(dp * pp * tp):
         _, stage, shard = rank // (pp * tp), rank // tp % pp, rank % tp
-        here = [Part(f"norm {stage} {i}", (5,), dp * tp, dtype) for i in range(stage + 1)]
-        here.append(Part(f"column {stage} {shard}", (3, 4), dp, dtype))
-        here.append(Part(f"shard {rank}", (7,), 1, dtype))
+        of_stage = [Part(f"norm {stage} {i}", (5,), dp * tp, dtype) for i in range(stage + 1)]
+        of_stage.append(Part(f"column {stage} {shard}", (3, 4), dp, dtype))
+        of_stage.append(Part(f"shard {rank}", (7,), 1, dtype))
         if stage in (0, pp - 1):
-            here.insert(0, Part("embedding", (6, 2), dp * tp * min(pp, 2), dtype))
-        parts.append(here)
+            of_stage.insert(0, Part("embedding", (6, 2), dp * tp * min(pp, 2), dtype))
+        parts.append(of_stage)
     return parts
 
 
@@ -116,11 +116,11 @@ def gradient_norm(check: Check) -> str:
 
 def _case(trial: Trial, parts: Parts) -> None:
     values = _values(trial, parts)
-    mine = parts[trial.rank] if trial.takes_part else []
-    given = [_given(values[part.name], part) for part in mine]
+    own_parts = parts[trial.rank] if trial.takes_part else []
+    given = [_given(values[part.name], part) for part in own_parts]
     got = trial.run(
         given,
-        [part.copies for part in mine],
+        [part.copies for part in own_parts],
         trial.group,
         explain=lambda endings: idle_ranks_left(endings, parts, MISTAKES.idle_left()),
     )
@@ -128,7 +128,7 @@ def _case(trial: Trial, parts: Parts) -> None:
     tolerance = TOLERANCE if right else 0.0
     numbers = trial.gather(got.item() if isinstance(got, Tensor) and got.numel() == 1 else None)
     trial.require(
-        lambda: unchanged("`gradients`", given, [values[part.name] for part in mine]),
+        lambda: unchanged("`gradients`", given, [values[part.name] for part in own_parts]),
         lambda: something_sent(trial),
         lambda: explained(got, right, _wrong(parts, values, right), MISTAKES, tolerance=tolerance),
         lambda: _one_number(trial),

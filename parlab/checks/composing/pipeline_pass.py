@@ -128,14 +128,14 @@ def _observed(
     events: list[str] = []
     sizes: list[int] = []
 
-    def seen(module: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
+    def record(module: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
         events.append("F")
         sizes.append(len(inputs[0]))
         if output.requires_grad:
             output.register_hook(lambda _: events.append("B"))
 
     with torch.enable_grad():
-        handle = stage.register_forward_hook(seen)
+        handle = stage.register_forward_hook(record)
         result = trial.check.function(stage, tokens, targets, groups["pp"])
         handle.remove()
     replaced = [

@@ -77,21 +77,21 @@ class Predictions:
         self.times |= dict.fromkeys(layouts[:2], 4_000)  # equal, because layouts have no `<`
         # Large, so that some layout fits if a planner forgets one kind of bytes.
         self.states = draw.randrange(6_000, 9_000)
-        self.asked: list[Layout] = []
+        self.requested: list[Layout] = []
         self.sizes = {"heads": model.heads, "layers": model.layers, "batch": model.batch}
         self.sizes["devices"] = devices
 
     def memory(self, model: Model, layout: Layout) -> dict[str, float]:
-        self.asked.append(layout)
+        self.requested.append(layout)
         return {"states": self.states, "others": self.needs.get(layout, 5_000) - self.states}
 
     def seconds(self, model: Model, layout: Layout, cluster: Cluster) -> float:
-        self.asked.append(layout)
+        self.requested.append(layout)
         return self.times.get(layout, 5_000) / 1_000
 
     def judged(self, got: list[Layout], memory: float) -> Finding | None:
         """Require all layouts that fit, once each and sorted, and predictions for no others."""
-        for layout in (*self.asked, *got):
+        for layout in (*self.requested, *got):
             if layout not in self.needs:
                 return MISTAKES.impossible(layout=layout, **self.sizes)
         for layout in got:

@@ -110,15 +110,15 @@ def require_best_of_kinds(trial: Trial, counts: tuple[int, int]) -> None:
     chain = [kind for kind, count in zip(kinds, counts, strict=True) for _ in range(count)]
     trial.draw.shuffle(chain)
     chain.append(Segment(GB, 5 * GB, 12 * GB, 10**12))
-    most = peak_bytes(chain, [True] * len(chain))
+    all_kept = peak_bytes(chain, [True] * len(chain))
     for share in (0.4, 0.7):
         plans = (
             [(n * k.flops, n * (k.kept - GB)) for n, k in zip(numbers, kinds, strict=True)]
             for numbers in product(*(range(count + 1) for count in counts))
         )
         sums = [[sum(column) for column in zip(*plan, strict=True)] for plan in plans]
-        least, freed = min(one for one in sums if one[1] >= (1 - share) * most)
-        budget = most - freed
+        least, freed = min(one for one in sums if one[1] >= (1 - share) * all_kept)
+        budget = all_kept - freed
         got = trial.run(list(chain), budget)
         trial.require(lambda: a_plan(got, len(chain)), lambda: good(chain, budget, got, least))
 

@@ -151,8 +151,8 @@ def right_time(seconds: Any, trial: Trial) -> Finding | None:
     }.items():
         if any(close(got, value, BELOW) for value in values):
             return getattr(MISTAKES, mistake)()
-    seen = all(call.end_seen for call in calls if call.op in RECEIVES)
-    if is_about(got, right, BELOW if seen else BELOW_UNSEEN):
+    observed_ends = all(call.end_seen for call in calls if call.op in RECEIVES)
+    if is_about(got, right, BELOW if observed_ends else BELOW_UNSEEN):
         return None
     return observed(f"it returns {got:.2g} s, but half of the median round trip is {right:.2g} s")
 

@@ -80,10 +80,10 @@ def every_token(probabilities_TE, experts_Tk, group):
     sizes = torch.zeros(group.size(), dtype=torch.int64)
     sizes[group.rank()] = len(experts_Tk)
     dist.all_reduce(sizes, group=group)
-    most = int(sizes.max())
+    largest = int(sizes.max())
 
     def gathered(x):
-        padded = F.pad(x.detach(), (0, 0, 0, most - len(x)))
+        padded = F.pad(x.detach(), (0, 0, 0, largest - len(x)))
         parts = [torch.empty_like(padded) for _ in sizes]
         dist.all_gather(parts, padded, group=group)
         return [part[:size] for part, size in zip(parts, sizes.tolist(), strict=True)]

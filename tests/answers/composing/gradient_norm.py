@@ -50,9 +50,9 @@ answers.edit(None, "not_named", ('f"copies is {copies}: give', '"give'))
 def gathered(gradients, copies, group):
     """Gathers the sums instead of reducing them."""
     check(gradients, copies)
-    mine = sum((g.float().square().sum() / c for g, c in pairs(gradients, copies)), torch.zeros(()))
+    own = sum((g.float().square().sum() / c for g, c in pairs(gradients, copies)), torch.zeros(()))
     every = torch.empty(group.size())
-    dist.all_gather_single(every, mine.view(1), group=group)
+    dist.all_gather_single(every, own.view(1), group=group)
     return every.sum().sqrt()
 
 

@@ -87,8 +87,8 @@ def travelling_chunk_in_an_array_of_its_own(x, comm):
     rank, size = comm.rank, comm.size
     longest = -(-len(x) // size)
     travelling, came = np.zeros((2, longest), x.dtype)
-    mine = chunk(len(x), rank, size)
-    travelling[: mine.stop - mine.start] = x[mine]
+    own = chunk(len(x), rank, size)
+    travelling[: own.stop - own.start] = x[own]
     for step in range(1, size):
         there, here = chunk(len(x), rank - step + 1, size), chunk(len(x), rank - step, size)
         comm.Sendrecv(

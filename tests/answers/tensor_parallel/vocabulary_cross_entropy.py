@@ -76,9 +76,9 @@ def log_sum_exp_of_each(scores, targets, group):
     dist.all_reduce(highest, dist.ReduceOp.MAX, group=group)
     whole = g((own - highest).exp()).log() + highest
     first = group.rank() * scores.shape[-1]
-    mine = (targets >= first) & (targets < first + scores.shape[-1])
+    is_own = (targets >= first) & (targets < first + scores.shape[-1])
     picked = scores.gather(-1, (targets - first).clamp(0, scores.shape[-1] - 1)[..., None])[..., 0]
-    return (whole - g(torch.where(mine, picked, torch.zeros_like(picked)))).mean()
+    return (whole - g(torch.where(is_own, picked, torch.zeros_like(picked)))).mean()
 
 
 @answers.right

@@ -62,8 +62,8 @@ class AsTheLibraryComputes(Reference):
             v.mul_(b2).addcmul_(g, g, value=1 - b2)
             below = v.sqrt().div_((1 - b2**t) ** 0.5).add_(self.eps)
             with torch.no_grad():
-                here = self.parameter[i : i + self.piece]
-                here.addcdiv_(m, below, value=-self.lr / (1 - b1**t))
+                section = self.parameter[i : i + self.piece]
+                section.addcdiv_(m, below, value=-self.lr / (1 - b1**t))
 
 
 @answers.right

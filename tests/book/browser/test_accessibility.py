@@ -80,9 +80,9 @@ def test_every_figure_says_what_it_shows(full_book: Path) -> None:
             ):  # the text is next to it
                 assert len(alt[1]) > 20 and "_images" not in alt[1], (path, image)
         for canvas in re.findall(r'<div class="plotly-canvas"[^>]*>', text):
-            said = re.search(r'role="img" aria-label="([^"]*)"', canvas)
-            assert said, (path, canvas)
-            assert "axis: " in said[1] and said[1].count(". ") >= 2, (path, canvas)
+            label = re.search(r'role="img" aria-label="([^"]*)"', canvas)
+            assert label, (path, canvas)
+            assert "axis: " in label[1] and label[1].count(". ") >= 2, (path, canvas)
 
 
 def test_the_keyboard_moves_a_slider(chromium: Browser, served: str) -> None:

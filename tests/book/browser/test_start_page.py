@@ -14,9 +14,9 @@ from tests.unit.test_start_page import rows
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("most", [1, pytest.param(100, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("count", [1, pytest.param(100, marks=pytest.mark.nightly)])
 def test_jupyterlab_opens_on_the_list_of_labs_and_its_links_open_them(
-    chromium: Browser, jupyterlab: LabServer, most: int
+    chromium: Browser, jupyterlab: LabServer, count: int
 ) -> None:
     with chromium.new_context() as context:
         page = context.new_page()
@@ -28,7 +28,7 @@ def test_jupyterlab_opens_on_the_list_of_labs_and_its_links_open_them(
         expect(start.locator("table").first.locator("a")).to_have_count(len(rows()))
         expect(start).not_to_contain_text("**")
 
-        for file, (name, _, _) in [*rows().items()][:most]:
+        for file, (name, _, _) in [*rows().items()][:count]:
             page.locator("#jp-main-dock-panel").get_by_role("tab", name="START.md").click()
             start.get_by_role("link", name=name).first.click()
             expect(page.get_by_role("tab", name=file)).to_be_visible(timeout=OPEN_MS)
@@ -49,8 +49,8 @@ def test_the_page_shows_progress_and_that_hints_unfold(
         page.set_default_timeout(OPEN_MS)
         page.goto(f"{jupyterlab.url}?token={jupyterlab.token}")
         row = page.locator(".jp-MarkdownViewer tr", has_text="01 Message passing")
-        done = f"■{'□' * (len(exercises) - 1)} 1 of {len(exercises)}"
-        expect(row).to_contain_text(done, timeout=OPEN_MS)
+        line = f"■{'□' * (len(exercises) - 1)} 1 of {len(exercises)}"
+        expect(row).to_contain_text(line, timeout=OPEN_MS)
 
         LabWindow(page, jupyterlab, "labs/01_mpi.ipynb")
         page.wait_for_function(

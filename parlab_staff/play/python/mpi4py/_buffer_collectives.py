@@ -157,10 +157,10 @@ def _Reduce_scatter(
         into_size = own.bytes.size // call.size if in_place(sendbuf) else into.bytes.size
         recvcounts = [into_size // own.dtype.itemsize] * call.size
     out = parts((own.elements, list(recvcounts)), call.size)
-    mine = out[call.rank].bytes.copy()
+    copied = out[call.rank].bytes.copy()
 
     def finish(came: dict[int, np.ndarray]) -> None:
-        _copy(into, _reduce_all(op, own, {**came, call.rank: mine}))
+        _copy(into, _reduce_all(op, own, {**came, call.rank: copied}))
 
     sends = {r: out[r].bytes.copy() for r in call.others}
     return call.exchange(sends, dict.fromkeys(call.others), finish, own.bytes.size)

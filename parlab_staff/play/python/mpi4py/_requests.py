@@ -147,10 +147,10 @@ class Request:
 
     @classmethod
     def _ended(cls, requests: Any, active: list[int], statuses: Any) -> tuple[list[int], list[Any]]:
-        done = [i for i in active if requests[i]._shared.operation.completed]
-        return done, [
+        ended = [i for i in active if requests[i]._shared.operation.completed]
+        return ended, [
             Request._end(requests[i], s)
-            for i, s in zip(done, _statuses(done, statuses), strict=True)
+            for i, s in zip(ended, _statuses(ended, statuses), strict=True)
         ]
 
     @classmethod
@@ -177,10 +177,10 @@ class Request:
         cls, requests: Sequence["Request"], status: Status | None = None
     ) -> tuple[int, bool, Any]:
         active = [i for i, one in enumerate(requests) if not one._null()]
-        done = next((i for i in active if requests[i]._completed()), None)
-        if done is None:
+        ended = next((i for i in active if requests[i]._completed()), None)
+        if ended is None:
             return UNDEFINED, not active, None
-        return done, True, Request._end(requests[done], status)
+        return ended, True, Request._end(requests[ended], status)
 
     @classmethod
     def Testsome(
