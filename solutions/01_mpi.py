@@ -635,11 +635,11 @@ check.ring_reduce_scatter(ring_reduce_scatter)
 ledger = Ledger()
 x = np.arange(11) * (rank + 1)
 turned = check.turned(comm, ledger)
-mine = ring_reduce_scatter(x, turned)
+own_chunk = ring_reduce_scatter(x, turned)
 check.show_values(
-    chunk=mine.tolist(),
+    chunk=own_chunk.tolist(),
     in_x=x[chunk(11, turned.rank, world_size)].tolist(),
-    view=np.shares_memory(mine, x),
+    view=np.shares_memory(own_chunk, x),
     sent=check.sent(ledger),
     others=check.no_messages(ledger),
     at_once=check.within_rounds(ledger, 6),

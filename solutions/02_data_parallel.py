@@ -415,7 +415,7 @@ from parlab.checks.base.unchanged import generators
 def trained(comm, size, batch_size, make_optimizer):
     """The samples of each step, as all ranks together have them; whether a plain loop on them
     gives the same losses and weights; and the losses."""
-    model, seen, together = nn.Linear(2, 3), [[]], []
+    model, samples, together = nn.Linear(2, 3), [[]], []
     nn.init.constant_(model.weight, 0.5 * comm.rank)
     nn.init.constant_(model.bias, 0.5 * comm.rank)
     plain, inputs = nn.Linear(2, 3), torch.arange(2.0 * size).view(size, 2) / size
@@ -426,15 +426,15 @@ def trained(comm, size, batch_size, make_optimizer):
     def note(_, given, scores):
         numbers = [round(first * size / 2) for first in given[0][:, 0].tolist()]
         if scores.requires_grad:
-            scores.register_hook(lambda _: seen[-1].extend(numbers))
+            scores.register_hook(lambda _: samples[-1].extend(numbers))
 
     model.register_forward_hook(note)
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
     optimizer = make_optimizer(model.parameters())
-    optimizer.register_step_post_hook(lambda *_: seen.append([]))
+    optimizer.register_step_post_hook(lambda *_: samples.append([]))
     losses = train(model, optimizer, inputs, targets, batch_size, 3, comm)
-    for shares in zip(*comm.allgather(seen[:-1]), strict=True):
+    for shares in zip(*comm.allgather(samples[:-1]), strict=True):
         together.append(sorted(itertools.chain(*shares)))
     optimizer, right = make_optimizer(plain.parameters()), []
     for batch in together:

@@ -784,21 +784,21 @@ def third(make_stage):
     stage = make_stage(list(model), partial(torch.optim.SGD, lr=2**-7), group)
     x, ledger, whole = torch.full((1, 2), rank + 1.0, device=device), Ledger(), []
 
-    def look(*_):
+    def record(*_):
         whole.append([layer.weight.untyped_storage().nbytes() > 0 for layer in model])
 
-    def look_in_backward(layer, given, output):
-        output.register_hook(look)
+    def record_in_backward(layer, given, output):
+        output.register_hook(record)
 
     for layer in model:
-        layer.register_forward_hook(look, prepend=True)
-        layer.register_forward_hook(look_in_backward)
+        layer.register_forward_hook(record, prepend=True)
+        layer.register_forward_hook(record_in_backward)
     with ledger:
         for _ in range(3):
             stage.zero_grad()
             (model(x).square().sum() / world_size).backward()
             stage.finish()
-            look()
+            record()
             stage.step()
     return {
         "shards": [[f"{value:.3f}" for value in shard.tolist()] for shard in stage.shards],
@@ -807,8 +807,8 @@ def third(make_stage):
     }
 
 
-seen = third(Stage3)
-check.show_values(**seen)
+found = third(Stage3)
+check.show_values(**found)
 
 # %% [markdown]
 # <details><summary>What you predicted</summary>
@@ -1197,16 +1197,18 @@ check.offloaded_adam(OffloadedAdam)
 # %%px --timeout 20
 with tempfile.TemporaryDirectory() as folder:
     weights = nn.Parameter(torch.arange(5.0, device=device) + rank)
-    seen = []
+    after_steps = []
     for steps in (2, 3):
         optimizer = OffloadedAdam(weights, Path(folder) / "states", lr=0.25, piece=2)
         for i in range(steps):
             weights.grad = torch.linspace(-1, 1, 5, device=device) * (i + 1)
             optimizer.step()
-        seen.append([f"{value:.4f}" for value in weights.tolist()])
+        after_steps.append([f"{value:.4f}" for value in weights.tolist()])
     moments = [*optimizer.mean.tolist(), *optimizer.square.tolist()]
     check.show_values(
-        weights=seen, count=optimizer.count.item(), moments=[f"{value:.5f}" for value in moments]
+        weights=after_steps,
+        count=optimizer.count.item(),
+        moments=[f"{value:.5f}" for value in moments],
     )
 
 # %% [markdown]

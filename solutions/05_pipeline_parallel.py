@@ -593,7 +593,7 @@ check.one_f_one_b(one_f_one_b)
 def holds_little(schedule, limits):
     """As `facts`, with whether no rank holds more than its limit."""
     spans = simulate(schedule)
-    few = all(held <= most + 1e-9 for held, most in zip(live(spans), limits, strict=True))
+    few = all(held <= limit + 1e-9 for held, limit in zip(live(spans), limits, strict=True))
     return [list(sizes(schedule)), f"{bubble(spans):.6f}", few]
 
 

@@ -516,7 +516,7 @@ check.master_weights(MasterWeights)
 layer = nn.Linear(2, 1).bfloat16()
 nn.init.constant_(layer.weight, 1.0 + rank)
 nn.init.constant_(layer.bias, 0.25)
-weights, seen = MasterWeights(layer, partial(torch.optim.SGD, lr=2**-10, weight_decay=0.5)), []
+weights, steps = MasterWeights(layer, partial(torch.optim.SGD, lr=2**-10, weight_decay=0.5)), []
 for i in range(6):
     layer.weight.grad = torch.tensor([[1.0, 3.0]]).bfloat16()
     layer.bias.grad = torch.ones(1).bfloat16() if i % 3 == 0 else None
@@ -524,8 +524,8 @@ for i in range(6):
     given = [None if copy.grad is None else copy.grad.flatten().tolist() for copy in weights.master]
     weights.step()
     values = [*weights.master[0].flatten().tolist(), weights.master[1].item()]
-    seen.append([f"{value:.5f}" for value in values] + layer.weight.flatten().tolist())
-check.show_values(steps=seen, last=given, freed=layer.weight.grad is None)
+    steps.append([f"{value:.5f}" for value in values] + layer.weight.flatten().tolist())
+check.show_values(steps=steps, last=given, freed=layer.weight.grad is None)
 
 # %% [markdown]
 # <details><summary>What you predicted</summary>
@@ -709,14 +709,14 @@ check.loss_scaler(LossScaler)
 # %% tags=["hidden-check"] exercise="loss_scaler" points=1
 # %%px --timeout 20
 def scales(interval, bad):
-    scaler, seen = LossScaler(2.0**10, 4.0, 0.25, interval), []
+    scaler, states = LossScaler(2.0**10, 4.0, 0.25, interval), []
     for step in range(14):
         gradient = torch.tensor([2.0, -3.0]) * scaler.scale
         gradient[step % 2] = {0: gradient[step % 2], 1: math.inf, 2: math.nan}[bad(step)]
         overflow = scaler.unscale([torch.ones(1), gradient][:: 1 if step % 3 else -1])
         scaler.update(overflow)
-        seen.append([bool(overflow), math.log2(scaler.scale), scaler.good_steps])
-    return seen, str(gradient.tolist())
+        states.append([bool(overflow), math.log2(scaler.scale), scaler.good_steps])
+    return states, str(gradient.tolist())
 
 
 largest, smallest = LossScaler(2.0**127, growth_interval=1), LossScaler(2.0 ** (-20 - rank))
@@ -939,14 +939,14 @@ def mixed_steps(bad):
     layer = nn.Linear(2, 1, bias=False).half().to(device)
     nn.init.constant_(layer.weight, 0.5)
     weights = MasterWeights(layer, partial(torch.optim.SGD, lr=0.125))
-    scaler, seen = LossScaler(2.0**8, growth_interval=2), []
+    scaler, steps = LossScaler(2.0**8, growth_interval=2), []
     for step in range(6):
         x = torch.tensor([[0.25 * (rank + 1), 1.0]], device=device).half()
         loss = layer(x).float().sum() * (1e6 if bad(step) == rank else 1.0)
         taken = mixed_step(weights, scaler, loss, 1.0, group)
         values = [f"{x:.3f}" for x in weights.master[0].flatten().tolist()]
-        seen.append([bool(taken), scaler.scale, *values])
-    return seen
+        steps.append([bool(taken), scaler.scale, *values])
+    return steps
 
 
 check.show_values(good=mixed_steps(lambda step: None), bad=mixed_steps(lambda step: step - 1))
@@ -1134,7 +1134,7 @@ def sharded_steps(dtype, make_optimizer, gradient_of, max_norm, tied):
     for i, parameter in enumerate(model.parameters()):
         nn.init.constant_(parameter, 0.5 + rank - i)
     weights = ShardedMasterWeights(model, make_optimizer, group)
-    scaler, seen = LossScaler(2.0**4, growth_interval=2), []
+    scaler, steps = LossScaler(2.0**4, growth_interval=2), []
     for step in range(6):
         for i, parameter in enumerate(weights.parameters[: 1 + step % 2]):
             gradient = torch.full_like(parameter, gradient_of(step) * (i + 1) * scaler.scale)
@@ -1142,11 +1142,11 @@ def sharded_steps(dtype, make_optimizer, gradient_of, max_norm, tied):
             parameter.grad = gradient
         with Ledger() as ledger:
             weights.collect()
-            done = weights.step(scaler, max_norm)
-        seen.append([bool(done), scaler.scale, ledger.ring_bytes() <= 4 * len(weights.flat) + 64])
-        seen[-1] += [f"{x:.4f}" for x in weights.master.flatten().tolist()]
-        seen[-1] += [f"{x:.3f}" for p in model.parameters() for x in p.flatten().tolist()[-2:]]
-    return seen
+            taken = weights.step(scaler, max_norm)
+        steps.append([bool(taken), scaler.scale, ledger.ring_bytes() <= 4 * len(weights.flat) + 64])
+        steps[-1] += [f"{x:.4f}" for x in weights.master.flatten().tolist()]
+        steps[-1] += [f"{x:.3f}" for p in model.parameters() for x in p.flatten().tolist()[-2:]]
+    return steps
 
 
 check.show_values(
@@ -1248,8 +1248,8 @@ styles = ["parameters", "gradients", plots.series(3, ""), "optimizer_states"]
 for row, (way, found) in enumerate(reversed(held.items())):
     start = 0.0
     for drawn_as, (kind, size) in zip(styles, found.items(), strict=True):
-        look = plots.hatched(drawn_as, kind if row else "_")
-        axes.barh(row, size / 1e6, left=start, height=0.6, **look)
+        bar_style = plots.hatched(drawn_as, kind if row else "_")
+        axes.barh(row, size / 1e6, left=start, height=0.6, **bar_style)
         start += size / 1e6
     at = predicted[f"held_{way}"] / 1e6
     axes.plot([at, at], [row - 0.42, row + 0.42], color=plots.NEUTRAL, linewidth=2)

@@ -297,12 +297,12 @@ check.show_values(
 # %%px --timeout 60
 x = torch.randn(64, 300, device=device)
 predicted = predict_fusion(64, 300, x.element_size())
-with launches() as made, recorded(Arena(device)) as seen:
+with launches() as made, recorded(Arena(device)) as accesses:
     y = softmax(x)
 if rank == 0:
     print(f"as torch's: {torch.allclose(y, x.softmax(1), atol=1e-6)}; launches: {len(made)}")
-    if seen.known:
-        moved = seen.loaded + seen.stored
+    if accesses.known:
+        moved = accesses.loaded + accesses.stored
         print(f"{moved:,} bytes moved, {predicted['softmax_fused']:,} predicted")
     print(f"eager moves {predicted['softmax'] / predicted['softmax_fused']:.2f} times as many")
 
@@ -718,8 +718,8 @@ class FusedAdam(torch.optim.Optimizer):
         """Continue from a state of this class or of torch.optim.Adam, with moments in float32."""
         super().load_state_dict(state_dict)  # casts moments to the parameters' dtype
         numbers = [n for part in state_dict["param_groups"] for n in part["params"]]
-        mine = [p for part in self.param_groups for p in part["params"]]
-        for number, p in zip(numbers, mine, strict=True):
+        own_parameters = [p for part in self.param_groups for p in part["params"]]
+        for number, p in zip(numbers, own_parameters, strict=True):
             for name, value in state_dict["state"].get(number, {}).items():
                 if name != "step":
                     self.state[p][name] = value.to(p.device, torch.float32, copy=True)
@@ -1212,13 +1212,13 @@ check.show_values(attended=[attended(2, 45, 16, causal=True), attended(1, 70, 32
 q, k, v = (torch.randn(4, 200, 32, device=device) for _ in range(3))
 stored = (4 * q.numel() + 4 * 4 * 200 * 200) * q.element_size()
 for causal in (False, True):
-    with recorded(Arena(device)) as seen:
+    with recorded(Arena(device)) as accesses:
         ours = attention(q, k, v, causal)
     theirs = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
     name = "causal" if causal else "without a mask"
     print(f"{name}, as torch's: {torch.allclose(ours, theirs, atol=1e-5)}")
-    if seen.known:
-        moved = seen.loaded + seen.stored
+    if accesses.known:
+        moved = accesses.loaded + accesses.stored
         print(f"  {moved:,} bytes moved; with stored scores: {stored:,}")
 
 # %% [markdown]
@@ -1411,14 +1411,16 @@ x, w, b, dy = (
     torch.randn(size, device=device) for size in [(300, 200), (200,), (200,), (300, 200)]
 )
 inputs = [tensor.requires_grad_() for tensor in (x, w, b)]
-with recorded(Arena(device)) as seen:
+with recorded(Arena(device)) as accesses:
     ours = layer_norm(*inputs)
     gradients = torch.autograd.grad(ours, inputs, dy)
 theirs = F.layer_norm(x, (200,), w, b)
 pairs_of = zip([ours, *gradients], [theirs, *torch.autograd.grad(theirs, inputs, dy)], strict=True)
 print(f"as torch's: {all(torch.allclose(*pair, rtol=1e-4, atol=1e-4) for pair in pairs_of)}")
-if seen.known:
-    print(f"the kernels store {seen.stored:,} bytes; y and the gradient of x have {2 * x.nbytes:,}")
+if accesses.known:
+    print(
+        f"the kernels store {accesses.stored:,} bytes; y and the gradient of x have {2 * x.nbytes:,}"
+    )
 
 # %% [markdown]
 # # Against the library

@@ -1291,8 +1291,8 @@ for name, (_, kept) in trainings.items():
 drawn, axes = plots.subplots("Adafactor learns with 2% of Adam's states")
 for i, (name, (losses, kept)) in enumerate(trainings.items()):
     smooth = torch.tensor(losses).view(-1, 5).mean(1).tolist()
-    look = plots.artist(plots.series(i, f"{name}: {kept / 1e3:.0f} kB of states"))
-    axes.plot(range(0, len(losses), 5), smooth, **look)
+    style = plots.artist(plots.series(i, f"{name}: {kept / 1e3:.0f} kB of states"))
+    axes.plot(range(0, len(losses), 5), smooth, **style)
 axes.set(xlabel="step", ylabel="loss, mean of 5 steps")
 legend = axes.legend(frameon=False, labelcolor=plots.NEUTRAL)
 

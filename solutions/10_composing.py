@@ -1094,20 +1094,20 @@ def constant_pass(stage, tokens, targets, pp_group):
 
 def steps_of(mesh):
     """The loss, and what the update gets, for two steps."""
-    groups, seen = check.groups_over(mesh), []
+    groups, updates = check.groups_over(mesh), []
     stage = Stage(check.config_for(mesh), 5, groups["tp"], groups["pp"].rank(), mesh["pp"])
     adam = ShardedAdam(stage.to(device), groups["dp"], check.copies_for(mesh), lr=0.25)
 
     def update(adam, groups):
         named = [[n, p.grad.unique().tolist()] for n, p in stage.named_parameters()]
-        seen.append([named, f"{adam.gradient.sum().item():.1f}"])
+        updates.append([named, f"{adam.gradient.sum().item():.1f}"])
         return torch.ones((), device=device)
 
     for step in range(2):
         tokens = torch.full((3, 2, 5), groups["dp"].rank() + 1 + step, device=device)
         loss = train_step(stage, adam, tokens, tokens, groups, constant_pass, update)
-        seen.append([type(loss).__name__, f"{loss:.4f}"])
-    return seen
+        updates.append([type(loss).__name__, f"{loss:.4f}"])
+    return updates
 
 
 parts = 2 - world_size % 2
