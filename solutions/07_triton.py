@@ -1240,9 +1240,10 @@ for causal in (False, True):
 # \dot w_j = \sum_\text{rows} \dot y_j\,\tilde x_j, \qquad \dot b_j = \sum_\text{rows} \dot y_j .$$
 #
 # The sums over rows are the difficulty: if two programs load, add to, and store the same number at
-# the same time, terms are lost. So at most 128 programs share the rows: program $i$ of $P$ handles
-# the rows $i$, $i + P$, $i + 2P$, and so on. It adds up its terms of $\dot w$ and $\dot b$ in
-# registers, and stores them as *its own row* of partial sums. PyTorch then adds up these $P$ rows.
+# the same time, terms are lost. So at most 128 programs share the rows. For example, program $i$ of
+# $P$ handles the rows $i$, $i + P$, $i + 2P$, and so on. It adds up its terms of $\dot w$ and
+# $\dot b$ in registers, and stores them as *its own row* of partial sums. PyTorch then adds up these
+# $P$ rows.
 #
 # Write both kernels and the class. `layer_norm` is given.
 #
