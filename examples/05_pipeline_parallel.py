@@ -53,6 +53,20 @@ def start_ranks() -> torch.device:
     return device
 
 
+def make_mesh(device: torch.device, arguments: argparse.Namespace) -> DeviceMesh:
+    """Return a mesh with a row of ranks for each pipeline."""
+    world_size = dist.get_world_size()
+    ranks = arguments.pipeline_parallel or world_size
+    replicas, left = divmod(world_size, ranks)
+    if left or arguments.global_batch % (replicas * arguments.micro_batches):
+        raise SystemExit(
+            f"--pipeline-parallel must divide {world_size}, the number of ranks. The result, the "
+            "number of replicas, must divide the batch into parts that are multiples of "
+            f"{arguments.micro_batches}, the number of micro-batches"
+        )
+    return init_device_mesh(device.type, (replicas, ranks), mesh_dim_names=("data", "pipeline"))
+
+
 def stages_of(layers: list[nn.Module], count: int) -> list[nn.Sequential]:
     """Divide the layers into `count` stages of nearly equal length."""
     borders = [len(layers) * i // count for i in range(count + 1)]
@@ -62,6 +76,17 @@ def stages_of(layers: list[nn.Module], count: int) -> list[nn.Sequential]:
 def token_loss(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Return the mean over a micro-batch. The schedule divides by the number of micro-batches."""
     return F.cross_entropy(scores.flatten(0, 1), targets.flatten())
+
+
+def schedule_of(
+    stages: list[PipelineStage], name: str, micro_batches: int
+) -> ScheduleGPipe | Schedule1F1B | ScheduleInterleaved1F1B:
+    """Return the schedule of this name for this rank's stages."""
+    return SCHEDULES[name](
+        stages if name == "interleaved" else stages[0],
+        n_microbatches=micro_batches,
+        loss_fn=token_loss,
+    )
 
 
 def ends_of(rows: torch.Tensor) -> dist.ProcessGroup | None:
@@ -94,16 +119,8 @@ def main() -> None:
     arguments = parser.parse_args()
 
     device = start_ranks()
-    world_size = dist.get_world_size()
-    ranks = arguments.pipeline_parallel or world_size
-    replicas, left = divmod(world_size, ranks)
-    if left or arguments.global_batch % (replicas * arguments.micro_batches):
-        raise SystemExit(
-            f"--pipeline-parallel must divide {world_size}, the number of ranks. The result, the "
-            "number of replicas, must divide the batch into parts that are multiples of "
-            f"{arguments.micro_batches}, the number of micro-batches"
-        )
-    mesh = init_device_mesh(device.type, (replicas, ranks), mesh_dim_names=("data", "pipeline"))
+    mesh = make_mesh(device, arguments)
+    replicas, ranks = mesh.shape
     rank, replica = mesh["pipeline"].get_local_rank(), mesh["data"].get_local_rank()
     first, last = rank == 0, rank == ranks - 1
 
@@ -116,12 +133,7 @@ def main() -> None:
     own = {i: s.to(device) for i, s in enumerate(stages_of(layers, count)) if i % ranks == rank}
     group = mesh["pipeline"].get_group()
     stages = [PipelineStage(module, i, count, device, group=group) for i, module in own.items()]
-    make = SCHEDULES[arguments.schedule]
-    schedule = make(
-        stages if arguments.schedule == "interleaved" else stages[0],
-        n_microbatches=arguments.micro_batches,
-        loss_fn=token_loss,
-    )
+    schedule = schedule_of(stages, arguments.schedule, arguments.micro_batches)
     parameters = list(nn.ModuleList(own.values()).parameters())
     tied = layers[0].tokens.weight if first else layers[-1].unembed.weight if last else None
     ends = ends_of(mesh.mesh)

@@ -42,6 +42,17 @@ def start_ranks() -> torch.device:
     return device
 
 
+def check_arguments(arguments: argparse.Namespace) -> None:
+    """End the script if the ranks cannot train with these arguments."""
+    world_size = dist.get_world_size()
+    if arguments.global_batch % world_size:
+        raise SystemExit(f"--global-batch must be a multiple of {world_size}, the number of ranks")
+    if arguments.reduce_16 and arguments.precision == "fp32":
+        raise SystemExit("--reduce-16 needs --precision bf16 or fp16")
+    if arguments.reduce_16 and arguments.precision == "bf16" and dist.get_backend() != "nccl":
+        raise SystemExit("DDP reduces in bf16 only on NCCL: leave out --reduce-16, or use fp16")
+
+
 def same_on_all_ranks(value: float, device: torch.device) -> bool:
     """Return True if all ranks have the same number, such as the scale."""
     ends = torch.tensor([value, -value], dtype=torch.float64, device=device)
@@ -60,12 +71,7 @@ def main() -> None:
 
     device = start_ranks()
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    if arguments.global_batch % world_size:
-        raise SystemExit(f"--global-batch must be a multiple of {world_size}, the number of ranks")
-    if arguments.reduce_16 and arguments.precision == "fp32":
-        raise SystemExit("--reduce-16 needs --precision bf16 or fp16")
-    if arguments.reduce_16 and arguments.precision == "bf16" and dist.get_backend() != "nccl":
-        raise SystemExit("DDP reduces in bf16 only on NCCL: leave out --reduce-16, or use fp16")
+    check_arguments(arguments)
     dtype = PRECISIONS[arguments.precision]
 
     torch.manual_seed(0)

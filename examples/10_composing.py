@@ -50,6 +50,25 @@ def start_ranks() -> torch.device:
     return device
 
 
+def make_mesh(
+    device: torch.device, config: models.GPTConfig, arguments: argparse.Namespace
+) -> DeviceMesh:
+    """Return the mesh of replicas, stages, and ranks that share a layer."""
+    pp, tp, world_size = arguments.pp, arguments.tp, dist.get_world_size()
+    dp = arguments.dp or world_size // (pp * tp)
+    left = arguments.global_batch % (dp * arguments.micro_batch)
+    if dp * pp * tp != world_size or left or config.heads % tp or config.layers % pp:
+        raise SystemExit(
+            f"--dp × --pp × --tp must be {world_size}, the number of ranks; --tp must divide "
+            f"{config.heads} heads, --pp must divide {config.layers} layers, and --dp × "
+            "--micro-batch must divide --global-batch"
+        )
+    # Neighbors share layers, because torchrun numbers the ranks of a node consecutively.
+    mesh = init_device_mesh(device.type, (dp, pp, tp), mesh_dim_names=("dp", "pp", "tp"))
+    mesh["dp", "tp"]._flatten("dp_tp")  # so that a norm needs one all-reduce, not two
+    return mesh
+
+
 def by_rank(tensor: Tensor, sections: list[int], ranks: int) -> Tensor:
     """Return the rows of a fused Q, K, V in rank order, because ColwiseParallel splits it once."""
     parts = [section.chunk(ranks) for section in tensor.split(sections)]
@@ -152,18 +171,8 @@ def main() -> None:
     arguments = parser.parse_args()
 
     device, config = start_ranks(), models.GPTConfig(layers=4, heads=8)
-    pp, tp, world_size = arguments.pp, arguments.tp, dist.get_world_size()
-    dp = arguments.dp or world_size // (pp * tp)
-    micro_batches, left = divmod(arguments.global_batch, dp * arguments.micro_batch)
-    if dp * pp * tp != world_size or left or config.heads % tp or config.layers % pp:
-        raise SystemExit(
-            f"--dp × --pp × --tp must be {world_size}, the number of ranks; --tp must divide "
-            f"{config.heads} heads, --pp must divide {config.layers} layers, and --dp × "
-            "--micro-batch must divide --global-batch"
-        )
-    # Neighbors share layers, because torchrun numbers the ranks of a node consecutively.
-    mesh = init_device_mesh(device.type, (dp, pp, tp), mesh_dim_names=("dp", "pp", "tp"))
-    mesh["dp", "tp"]._flatten("dp_tp")  # so that a norm needs one all-reduce, not two
+    mesh = make_mesh(device, config, arguments)
+    dp, pp, tp = mesh.shape
     place, replica = mesh["pp"].get_local_rank(), mesh["dp"].get_local_rank()
     first, last = place == 0, place == pp - 1
 
@@ -174,6 +183,7 @@ def main() -> None:
     tied = layers[0].tokens.weight if first else layers[-1].unembed.weight if last else None
     optimizer = torch.optim.AdamW(parameters, lr=3e-3, foreach=False)  # of several meshes
     ends = ends_of(mesh)
+    micro_batches = arguments.global_batch // (dp * arguments.micro_batch)
     schedule = schedule_of(module, mesh, config, arguments.micro_batch, micro_batches)
 
     length = config.sequence_length + 1

@@ -1,10 +1,7 @@
 """The examples run as their first lines describe, outside of a notebook, on two ranks."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,10 +9,7 @@ import torch
 
 from parlab import mpirun
 from parlab.runtime.paths import ROOT, numbered
-from tests import rehearsal
-
-EXAMPLES = ROOT / "examples"
-DEADLINE = 300
+from tests.support.torchrun import DEADLINE, EXAMPLES, torchrun
 
 
 def test_every_chapter_has_an_example_and_names_it() -> None:
@@ -34,46 +28,6 @@ def test_the_ring_agrees_with_mpi_on_two_ranks() -> None:
     assert ran.returncode == 0, ran.stderr
     rows = re.findall(r"bytes +(?:ring|MPI) .* GB/s  (.+)", ran.stdout)
     assert rows == ["same sum"] * 6, ran.stdout
-
-
-def documented(example: str) -> list[str]:
-    """Return the command for one machine in an example's first lines."""
-    text = (EXAMPLES / f"{example}.py").read_text(encoding="utf-8")
-    return re.search(r"^    torchrun (.*)$", text, re.MULTILINE)[1].split()
-
-
-def renamed(command: list[str], name: str) -> list[str]:
-    """Return a command that runs `command` where the machine has another name.
-
-    If this process may not create such a namespace, return the command unchanged.
-    """
-    alone = f'ip link set lo up && hostname {name} && exec "$@"'
-    unshare = ["unshare", "--user", "--map-root-user", "--net", "--uts", "sh", "-c", alone, "sh"]
-    may = subprocess.run([*unshare, "true"], capture_output=True).returncode == 0
-    return [*unshare, *command] if may else command
-
-
-def torchrun(
-    ranks: int, example: str, *arguments: str, gpus: int = 0, host: str = "no-such-host"
-) -> str:
-    """Return the output of an example on `ranks` ranks, on a machine with rehearsed GPUs.
-
-    Without GPUs, the machine's own name is `host`. By default, it cannot be resolved.
-    """
-    machine = rehearsal.environment(gpus, protect=example != "07_triton") if gpus else {}
-    words = documented(example)
-    words[words.index("--nproc-per-node") + 1] = str(ranks)
-    command = [sys.executable, "-m", "torch.distributed.run", *words, *arguments]
-    ran = subprocess.run(
-        command if gpus else renamed(command, host),
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-        cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1"} | machine,
-    )
-    assert ran.returncode == 0, ran.stderr
-    return ran.stdout
 
 
 def test_every_page_names_the_address_of_one_machine() -> None:
@@ -286,19 +240,3 @@ def test_a_remote_embedding_learns_like_one_in_the_same_process() -> None:
         assert held == [(str(i), str(256 // processes)) for i in range(processes)], printed
     assert losses[1][1] < losses[1][0] < 5.55  # a guess among 256 bytes costs ln 256
     assert losses[2] == pytest.approx(losses[1], abs=1e-3)
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(2 * DEADLINE + 60)
-@pytest.mark.parametrize("example", [page.stem for page in numbered(ROOT / "book", ".md")[1:]])
-def test_gpus_are_used_if_each_rank_can_have_one(example: str) -> None:
-    """Two ranks with one GPU use the CPU, as if there were none. With two GPUs, they use these."""
-    rehearsal.needed()
-    size = "--samples=2048" if example == "02_data_parallel" else "--steps=10"
-    losses = {}
-    for gpus in (1, 2):
-        # On a GPU, the kernel would be compiled, which a rehearsal cannot do.
-        more = ["--optimizer=torch"] if (example, gpus) == ("07_triton", 2) else []
-        printed = torchrun(2, example, size, *more, gpus=gpus)
-        losses[gpus] = [float(loss) for loss in re.findall(r"loss ([\d.]+)", printed)]
-    assert losses[2] == pytest.approx(losses[1], abs=0.05)

@@ -4,35 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.authoring_course import SOURCE, TinyCourse
-
-EXERCISE = '# %% tags=["exercise"] exercise="add"'
-CHECK = '# %% tags=["check"] exercise="add" points=3'
-HIDDEN = '# %% tags=["hidden-check"] exercise="add" points=1.5'
+from tests.support.authoring_course import TinyCourse
+from tests.support.authoring_problems import CHECK, EXERCISE, HIDDEN, line_of, problems
 
 
 @pytest.fixture
 def course(tmp_path: Path) -> TinyCourse:
     return TinyCourse(tmp_path)
-
-
-def line_of(text: str, course: TinyCourse, occurrence: int = 1) -> int:
-    """Return the number of the line that starts with `text` in the course's source."""
-    lines = course.source.read_text().splitlines()
-    return [n for n, line in enumerate(lines, 1) if line.startswith(text)][occurrence - 1]
-
-
-def problems(course: TinyCourse, capsys: pytest.CaptureFixture) -> list[str]:
-    """Return the lines that the command prints. It must fail, and write nothing."""
-    capsys.readouterr()
-    assert course.build("--no-execute") == 1
-    assert not course.lab.exists()
-    assert course.build("--check") == 1
-    printed = capsys.readouterr().out.splitlines()
-    assert printed[: len(printed) // 2] == printed[len(printed) // 2 :], (
-        "--check tells something else"
-    )
-    return printed[: len(printed) // 2]
 
 
 def test_a_right_source_has_no_problems(course: TinyCourse) -> None:
@@ -259,86 +237,6 @@ def test_a_mistake_is_reported_with_its_line(
     ), f"nothing at line {line} of\n" + "\n".join(printed)
 
 
-def test_a_check_before_its_exercise(course: TinyCourse, capsys: pytest.CaptureFixture) -> None:
-    head, exercise, check, rest = _parts(course)
-    course.source.write_text(head + check + exercise + rest)
-    line, at = line_of(CHECK, course), line_of(EXERCISE, course)
-    expected = f"solutions/01_adding.py:{line}: a check of 'add' before its exercise, at {at}"
-    assert expected in problems(course, capsys)
-
-
-def test_an_exercise_without_check(course: TinyCourse, capsys: pytest.CaptureFixture) -> None:
-    head, exercise, _, rest = _parts(course)
-    course.source.write_text(head + exercise + rest)
-    line = line_of(EXERCISE, course)
-    assert problems(course, capsys) == [
-        f"solutions/01_adding.py:{line}: exercise 'add' has no check"
-    ]
-
-
-def test_an_exercise_for_practice_needs_no_hidden_check(course: TinyCourse) -> None:
-    course.edit(f"{HIDDEN}\n", "# %%\n")
-    course.edit(CHECK, CHECK.replace("=3", "=0"))
-    assert course.build("--no-execute") == 0
-
-
-def test_an_exercise_without_region(course: TinyCourse, capsys: pytest.CaptureFixture) -> None:
-    lines = course.source.read_text().splitlines(keepends=True)
-    course.source.write_text("".join(line for line in lines if " SOLUTION" not in line))
-    line = line_of(EXERCISE, course)
-    assert problems(course, capsys) == [
-        f"solutions/01_adding.py:{line}: an exercise without # BEGIN SOLUTION … # END SOLUTION"
-    ]
-
-
-def test_a_key_twice_in_a_lab(course: TinyCourse, capsys: pytest.CaptureFixture) -> None:
-    head, exercise, check, rest = _parts(course)
-    course.source.write_text(head + exercise + exercise + check + rest)
-    first, second = line_of(EXERCISE, course, 1), line_of(EXERCISE, course, 2)
-    assert problems(course, capsys) == [
-        f"solutions/01_adding.py:{second}: exercise 'add' again: it is at line {first}"
-    ]
-
-
-def test_a_key_in_two_labs(course: TinyCourse, capsys: pytest.CaptureFixture) -> None:
-    other = course.root / "solutions" / "02_more.py"
-    other.write_text(SOURCE)
-    (course.root / "parlab" / "checks" / "more.py").write_text("from elsewhere import add\n")
-    line = line_of(EXERCISE, course)
-    assert problems(course, capsys) == [
-        f"solutions/02_more.py:{line}: exercise 'add' is also in 01_adding.py:{line}"
-    ]
-    # If only the first lab is selected, the problem is reported there.
-    assert course.build("01_adding", "--check") == 1
-    printed = capsys.readouterr().out
-    assert f"solutions/01_adding.py:{line}: exercise 'add' is also in 02_more.py:{line}" in printed
-
-
-@pytest.mark.parametrize("module", [None, "def subtract(function): ...\n", "def add(\n"])
-def test_a_key_that_the_checks_do_not_know(
-    module: str | None, course: TinyCourse, capsys: pytest.CaptureFixture
-) -> None:
-    path = course.root / "parlab" / "checks" / "adding.py"
-    if module is None:
-        path.unlink()
-    else:
-        path.write_text(module)
-    [printed] = problems(course, capsys)
-    text = "has no function 'add'" if module == "def subtract(function): ...\n" else "no module"
-    assert printed.startswith(f"solutions/01_adding.py:{line_of(CHECK, course)}: ")
-    assert "parlab.checks.adding" in printed and text in printed
-
-
-def test_checks_may_be_a_package_and_are_not_imported(course: TinyCourse) -> None:
-    checks = course.root / "parlab" / "checks"
-    (checks / "adding.py").unlink()
-    (checks / "adding").mkdir()
-    (checks / "adding" / "__init__.py").write_text(
-        "import nothing_of_this_name\nfrom nothing_of_this_name import plus as add\n"
-    )
-    assert course.build("--no-execute") == 0
-
-
 def test_all_mistakes_are_reported_at_once_in_the_order_of_lines(
     course: TinyCourse, capsys: pytest.CaptureFixture
 ) -> None:
@@ -350,37 +248,3 @@ def test_all_mistakes_are_reported_at_once_in_the_order_of_lines(
     assert len(printed) == 4
     lines = [int(text.split(":")[1]) for text in printed]
     assert lines == sorted(lines)
-
-
-def test_a_source_that_is_not_text(course: TinyCourse, capsys: pytest.CaptureFixture) -> None:
-    course.source.write_bytes(b"# %%\nx = '\xff'\n")
-    [printed] = problems(course, capsys)
-    assert printed.startswith("solutions/01_adding.py:1: not UTF-8 text")
-
-
-def test_a_source_of_another_name(course: TinyCourse, capsys: pytest.CaptureFixture) -> None:
-    (course.root / "solutions" / "adding.py").write_text("# %%\n1\n")
-    assert problems(course, capsys) == [
-        "solutions/adding.py:1: a lab's source is called NN_topic.py, as 01_mpi.py"
-    ]
-
-
-def test_an_unknown_lab_is_wrong_usage(course: TinyCourse, capsys: pytest.CaptureFixture) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        course.build("07_triton")
-    assert stopped.value.code == 2
-    assert "there is no lab '07_triton'; the labs are: 01_adding" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", ["01_adding", "adding", "01", "labs/01_adding.ipynb"])
-def test_a_lab_can_be_named_in_several_ways(name: str, course: TinyCourse) -> None:
-    assert course.build(name, "--no-execute") == 0
-    assert course.lab.exists()
-
-
-def _parts(course: TinyCourse) -> tuple[str, str, str, str]:
-    """Return the source before the exercise, its cell, its check's cell, and the rest."""
-    text = course.source.read_text()
-    exercise, check = text.index(EXERCISE), text.index(CHECK)
-    rest = text.index(HIDDEN)
-    return text[:exercise], text[exercise:check], text[check:rest], text[rest:]
