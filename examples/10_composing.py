@@ -55,7 +55,7 @@ def make_mesh(
 ) -> DeviceMesh:
     """Return the mesh of replicas, stages, and ranks that share a layer."""
     pp, tp, world_size = arguments.pp, arguments.tp, dist.get_world_size()
-    dp = arguments.dp or world_size // (pp * tp)
+    dp = arguments.dp or max(1, world_size // (pp * tp))
     left = arguments.global_batch % (dp * arguments.micro_batch)
     if dp * pp * tp != world_size or left or config.heads % tp or config.layers % pp:
         raise SystemExit(

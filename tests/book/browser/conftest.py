@@ -15,6 +15,7 @@ from parlab.runtime.paths import ROOT
 from parlab.setup.doctor.programs import find_chromium
 from tests.book.browser.lab_server import LabServer, lab_server
 from tests.book.browser.playground import PlainServer, plain_server
+from tests.book.browser.ranks_page import SIZE, RanksPage, ranks_page
 from tests.support.untested import need
 
 QUIET = [
@@ -34,6 +35,13 @@ def chromium() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=find_chromium(), args=QUIET)
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="package")
+def ranks(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RanksPage]:
+    """A page with four ranks, shared by all tests."""
+    with ranks_page(chromium, tmp_path_factory.mktemp("ranks"), SIZE) as page:
+        yield page
 
 
 @pytest.fixture(scope="package")

@@ -1,24 +1,17 @@
 """Ranks in a page: programs that fail, wait, or never end have a clear end.
 
-All tests share one page with four ranks. Each test therefore also shows that the previous test left
+These tests share one page with four ranks. Each test therefore also shows that the previous test left
 the ranks usable.
 """
 
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser
 
-from tests.book.browser.ranks_page import SIZE, START, RanksPage, ends, raises, ranks_page
+from tests.book.browser.ranks_page import SIZE, START, RanksPage, ends, raises
 from tests.support.play_answers import programs
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("book")]
-
-
-@pytest.fixture(scope="module")
-def ranks(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RanksPage]:
-    with ranks_page(chromium, tmp_path_factory.mktemp("ranks"), SIZE) as page:
-        yield page
 
 
 @pytest.fixture

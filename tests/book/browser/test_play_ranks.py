@@ -1,19 +1,16 @@
 """Ranks in a page: kept answers get the verdicts of MPI; errors and messages are reported.
 
-All tests share one page with four ranks. Each test therefore also shows that the previous test left
+These tests share one page with four ranks. Each test therefore also shows that the previous test left
 the ranks usable.
 """
 
-from collections.abc import Iterator
-
 import pytest
-from playwright.sync_api import Browser
 
 from parlab_staff.answers.run import Verdict
 from parlab_staff.play.pages import page_names
 from parlab_staff.play.tries import TRIES
 from tests.answers.test_answers import ATTEMPTS, TIMED, problem
-from tests.book.browser.ranks_page import SIZE, RanksPage, ends, raises, ranks_page
+from tests.book.browser.ranks_page import SIZE, RanksPage, ends, raises
 from tests.support.play_answers import Program, programs, setup_of
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("book")]
@@ -22,12 +19,6 @@ KEYS = [name for name in page_names() if name in TRIES]
 # An exercise of each kind for `make test`: messages, subgroups, a prediction, and a schedule.
 DAILY = ["ring_shift", "grid_communicators", "predict_ring", "gpipe"]
 EXCEPTIONS = {("fit_alpha_beta", "with_torch"): "it uses torch, which pages do not have"}
-
-
-@pytest.fixture(scope="module")
-def ranks(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RanksPage]:
-    with ranks_page(chromium, tmp_path_factory.mktemp("ranks"), SIZE) as page:
-        yield page
 
 
 def verdict(ranks: RanksPage, program: Program) -> Verdict:
