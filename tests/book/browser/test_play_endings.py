@@ -1,7 +1,7 @@
 """Ranks in a page: programs that fail, wait, or never end have a clear end.
 
-These tests share one page with four ranks. Each test therefore also shows that the previous test left
-the ranks usable.
+These tests share one page with four ranks. Each test therefore also shows that the previous test
+left the ranks usable.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """Ranks in a page: kept answers get the verdicts of MPI; errors and messages are reported.
 
-These tests share one page with four ranks. Each test therefore also shows that the previous test left
-the ranks usable.
+These tests share one page with four ranks. Each test therefore also shows that the previous test
+left the ranks usable.
 """
 
 import pytest
