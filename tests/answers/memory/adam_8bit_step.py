@@ -51,6 +51,7 @@ for mistake, name, *edits in (
     ("signed_map_for_v", "signed_map_for_v", (UNSIGNED, "unsigned = dynamic_map(True)")),
     ("float_states", "float_states_too", (COUNT, COUNT + '\n    state["float"] = m, v')),
     (None, "step_not_kept", (COUNT, "pass")),
+    (None, "always_the_first_step", (COUNT, 'state["step"] = 1')),
     ("wrong_shape", "default_blocks", (STEP, STEP + "\n    block_size = 256")),
     (None, "default_betas", (STEP, STEP + "\n    betas = 0.9, 0.999")),
     ("argument_changed", "gradient_squared", (ROOT, "gradient.square_(); " + ROOT)),

@@ -40,6 +40,15 @@ for mistake, name, *edits in (
         (RETURN, NEXT_FOUND),
     ),
     (None, "not_detached", (DETACH, "saved")),
+    (
+        None,
+        "all_arguments_require_gradients",
+        (
+            ANCHOR,
+            f"{ANCHOR}\n    floats = [v for v in args if isinstance(v, Tensor) and v.is_leaf]\n"
+            "    _ = [v.requires_grad_() for v in floats if v.is_floating_point()]",
+        ),
+    ),
     (None, "first_output", (WANTED, "if output is outputs[0]:")),
     (None, "once_for_each_output", (DELETE, ONCE_MORE)),
     ("wrong_type", "no_graph", (GRAPH, "torch.no_grad()")),
@@ -97,6 +106,15 @@ def with_tensors(keep, function, args, kwargs):
 @answers.wrong("never_freed")
 def keeps_the_second_pass(function, *args, **kwargs):
     return with_tensors(True, function, args, kwargs)
+
+
+@answers.wrong("never_freed")
+def keeps_the_last_second_pass(function, *args, **kwargs):
+    def called(*args, **kwargs):
+        Recomputed.kept.clear()
+        return function(*args, **kwargs)
+
+    return with_tensors(True, called, args, kwargs)
 
 
 @answers.wrong(None)

@@ -17,7 +17,11 @@ BACK = "return of_hidden.mul_(gradient), of_weight.mul_(gradient), None, None"
 BUFFER = "buffer = hidden.new_empty(min(chunk_size, len(hidden)), len(weight))"
 RAW = "(scores.exp() / scores.exp().sum(1, keepdim=True)).log()"
 
+APPLY = "return ChunkedCrossEntropy.apply(hidden, weight, targets, chunk_size)"
+
 for mistake, name, *edits in (
+    ("wrong_type", "a_number", (APPLY, APPLY + ".item()")),
+    (None, "detached", (APPLY, APPLY + ".detach()")),
     ("ignored_in_mean", "divided_by_all", (SHARE, "share = counts / len(counts)")),
     ("not_scaled", "not_scaled", (BACK, "return of_hidden, of_weight, None, None")),
     (None, "replaced", (OF_WEIGHT, "of_weight = scores.T @ x")),

@@ -25,6 +25,18 @@ for mistake, name, *edits in (
 ):
     answers.edit(mistake, name, *edits)
 
+answers.edit(
+    None,
+    "one_buffer_for_all",
+    (
+        RETURN,
+        f"numbers = {LEVELS} * {EACH}\n"
+        "    buffer = vars(dequantize_blocks).setdefault(len(codes), torch.empty_like(numbers))\n"
+        "    return buffer.copy_(numbers)",
+    ),
+    says="this call changes the result of an earlier one",
+)
+
 answers.right_edit("index_select", (LEVELS, "levels.index_select(0, codes.int())"))
 answers.right_edit("from_the_end", (LEVELS, "levels[codes.to(torch.int8).long()]"))
 

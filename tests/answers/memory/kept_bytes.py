@@ -34,6 +34,7 @@ for mistake, name, *edits in (
     ("counted_again", "each_storage", EACH, (COUNT, "kept.append(storage.nbytes())"), ALL),
     ("only_the_view", "tensor_bytes", (COUNT, COUNT.replace("storage.nbytes()", "tensor.nbytes"))),
     ("pass_changed", "no_unpack", (UNPACK, "lambda tensor: None")),
+    ("pass_changed", "kept_in_16_bits", (RETURN, "return tensor.detach().bfloat16().to(tensor)")),
     ("copied", "copies", (RETURN, "return tensor.detach().clone()")),
     ("never_freed", "the_tensor_itself", (RETURN, "return tensor")),
     (None, "only_floats", (TEST, TEST[:-1] + " and tensor.is_floating_point():")),

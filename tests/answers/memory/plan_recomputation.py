@@ -20,6 +20,8 @@ for mistake, name, *edits in (
         (TEST, "pass"),
         (RAISE, "best = {held: v for held, v in best.items() if held <= budget}\n    " + RAISE),
     ),
+    ("wrong_type", "letters", (LAST, "return ''.join('RK'[k] for k in min(best.values())[1])")),
+    (None, "without_the_last", (LAST, LAST + "[:-1]")),
     (None, "no_number", (TEXT, '"no plan fits"')),
     (
         "not_refused",
