@@ -45,7 +45,13 @@ def has_type(got: Any, kind: Any, right: str, name: str = "the result") -> Findi
         return COMMON.returns_none()
     if isinstance(got, kind):
         return None
-    return COMMON.wrong_type(name=name, got=f"a {type(got).__name__}", right=right)
+    return COMMON.wrong_type(name=name, got=a_type_of(got), right=right)
+
+
+def a_type_of(value: Any) -> str:
+    """Return the name of a value's type with its article, such as "a list" or "an int"."""
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"
 
 
 def has_parts(got: Any, parts: str) -> Finding | None:
@@ -61,7 +67,7 @@ def returns_nothing(got: Any, instead: str) -> Finding | None:
     """Return None if `got` is None. `instead` describes what the exercise asks for."""
     if got is None:
         return None
-    return COMMON.returns_something(got=f"a {type(got).__name__}", instead=instead)
+    return COMMON.returns_something(got=a_type_of(got), instead=instead)
 
 
 def same(got: Any, right: Any, tolerance: float = 0.0, absolute: float | None = None) -> bool:
@@ -257,5 +263,5 @@ def _number(value: Any) -> str:
 def _of_type(got: Any, right: Any, name: str) -> Finding:
     article = {"ndarray": "a NumPy array", "Tensor": "a torch.Tensor"}
     kind = type(right).__name__
-    shown = "None" if got is None else f"a {type(got).__name__}"
+    shown = "None" if got is None else a_type_of(got)
     return COMMON.wrong_type(name=name, got=shown, right=article.get(kind, f"a {kind}"))

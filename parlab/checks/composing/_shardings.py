@@ -49,10 +49,8 @@ class Case:
         return self.shapes["x" if name == "y" else name]
 
 
-def mesh_of(trial: Trial, sizes: Mapping[str, int]) -> "Mesh | None":
-    """Return a mesh of devices on the rank that takes part."""
-    if not trial.takes_part:
-        return None
+def mesh_of(sizes: Mapping[str, int]) -> "Mesh":
+    """Return a mesh of devices."""
     from parlab import jax_layers
 
     return jax_layers.make_mesh(sizes)
@@ -71,7 +69,7 @@ def require_named_dimensions(trial: Trial, *rest: Any) -> None:
     trial.situation = ""  # each message names the refused mesh
     for sizes, lacks in (({"dp": 2, "cp": 2}, "tp"), ({"tp": 4}, "dp")):
         what = f"a mesh with only {' and '.join(map(repr, sizes))}"
-        require_refusals(trial, {what: (mesh_of(trial, sizes), *rest)}, lacks)
+        require_refusals(trial, {what: (mesh_of(sizes), *rest)}, lacks)
 
 
 def _form(got: Any, case: Case, mesh: Any) -> Finding | None:
@@ -101,6 +99,8 @@ def _judged(got: Any, case: Case, mesh: Any, mistakes: Mistakes) -> Finding | No
         return Finding(f"{finding.text}. {program}", finding.mistake)
     expected = {"all-reduce": 1} if case.mesh["tp"] > 1 else {}
     difference = _difference(held, right)
+    if inserted is None:
+        return observed(program)
     if inserted != expected:
         return observed(f"{program}, expected {_counted(expected)}. {difference}")
     return observed(f"{difference}. {program}") if difference else None

@@ -53,7 +53,7 @@ def attention_shardings(check: Check) -> str:
     with check.trial([0]) as trial:
         for sizes, heads, kv_heads in CASES:
             trial.situation = f"mesh {sizes}, heads={heads}, kv_heads={kv_heads}"
-            mesh = _shardings.mesh_of(trial, sizes)
+            mesh = _shardings.mesh_of(sizes)
             got = trial.run(mesh, heads, kv_heads)
             right = specs(sizes["tp"], kv_heads)
             keys = HIDDEN, kv_heads, HEAD_SIZE
@@ -63,7 +63,7 @@ def attention_shardings(check: Check) -> str:
             _shardings.require_shardings(trial, mesh, got, case, MISTAKES)
         for sizes, heads, kv_heads in REFUSED:
             trial.situation = f"mesh {sizes}, kv_heads={kv_heads}"
-            call = {f"heads={heads}": (_shardings.mesh_of(trial, sizes), heads, kv_heads)}
+            call = {f"heads={heads}": (_shardings.mesh_of(sizes), heads, kv_heads)}
             require_refusals(trial, call, "heads")
         trial.situation = "heads=8, kv_heads=4"
         _shardings.require_named_dimensions(trial, 8, 4)

@@ -45,7 +45,7 @@ def mlp_shardings(check: Check) -> str:
     with check.trial([0]) as trial:
         for sizes in MESHES:
             trial.situation = f"mesh {sizes}"
-            mesh = _shardings.mesh_of(trial, sizes)
+            mesh = _shardings.mesh_of(sizes)
             got = trial.run(mesh)
             case = Case(sizes, "mlp", SHAPES, RIGHT, WRONG)
             _shardings.require_shardings(trial, mesh, got, case, MISTAKES)

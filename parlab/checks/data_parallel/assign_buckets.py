@@ -5,7 +5,7 @@ from typing import Any
 from torch import nn
 
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import has_type
+from parlab.checks.base.compare import a_type_of, has_type
 from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 from parlab.checks.base.models import trainable
 from parlab.checks.data_parallel._buckets import Names, bucket_names, filled, trainable_bytes
@@ -63,7 +63,7 @@ def form(buckets: Any, model: nn.Module) -> Finding | None:
             return found
         for entry in bucket:
             if id(entry) not in known:
-                kind = f"a {type(entry).__name__}"
+                kind = a_type_of(entry)
                 right = "one of the model's parameters"
                 return COMMON.wrong_type(name="an entry of a bucket", got=kind, right=right)
     return None

@@ -144,16 +144,16 @@ def sent_to(trial: Trial) -> list[list[int]]:
 def tree_rounds(destinations: list[list[int]], root: int) -> int | None:
     """Count the rounds of a broadcast in which rank r sends to `destinations[r]`, in order.
 
-    Return None if it does not reach each rank once.
+    Return None if it does not reach all ranks.
     """
-    arrival, ranks = {root: 0}, [root]
+    arrival, ranks, rounds = {root: 0}, [root], 0
     for rank in ranks:
-        for number, destination in enumerate(destinations[rank]):
-            if destination in arrival:
-                return None
-            arrival[destination] = arrival[rank] + number + 1
-            ranks.append(destination)
-    return max(arrival.values()) if len(arrival) == len(destinations) else None
+        for number, destination in enumerate(destinations[rank], arrival[rank] + 1):
+            rounds = max(rounds, number)
+            if destination not in arrival:
+                arrival[destination] = number
+                ranks.append(destination)
+    return rounds if len(arrival) == len(destinations) else None
 
 
 def broadcast_rounds(broadcast: Callable[..., Any], root: int, size: int) -> int | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from parlab.checks.base.compare import equal, explained
+from parlab.checks.base.compare import a_type_of, equal, explained
 from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 from parlab.checks.base.models import TOLERANCE
 from parlab.checks.base.trial import Requirement
@@ -69,10 +69,10 @@ def values_are(case: Case, step: StepRecord) -> Finding | None:
     if case.trial.rank != case.trial.size - 1:
         if step.loss is None:
             return None
-        got = f"a {type(step.loss).__name__}"
+        got = a_type_of(step.loss)
         return observed(f"it returns {got}: only the rank of the last stage returns a loss")
     if not isinstance(step.loss, float):
-        got = "None" if step.loss is None else f"a {type(step.loss).__name__}"
+        got = "None" if step.loss is None else a_type_of(step.loss)
         return COMMON.wrong_type(name="the loss on the last rank", got=got, right="a float")
     wrong = {key: loss for key, (loss, _) in case.wrong().items()}
     loss = right_loss.new_tensor(step.loss)

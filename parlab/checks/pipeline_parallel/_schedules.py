@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from parlab.checks.base.compare import has_type
+from parlab.checks.base.compare import a_type_of, has_type
 from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 from parlab.pipeline import (
     Action,
@@ -53,7 +53,7 @@ def is_schedule(schedule: Any) -> Finding | None:
         return found
     for own in schedule:
         if isinstance(own, Action) or not isinstance(own, Sequence):
-            got = "an Action" if isinstance(own, Action) else f"a {type(own).__name__}"
+            got = a_type_of(own)
             return COMMON.wrong_type(name="an entry of the schedule", got=got, right="a list")
         for action in own:
             if found := has_type(action, Action, "an Action", "an entry of a rank's list"):

@@ -6,6 +6,7 @@ from functools import partial
 from torch import nn
 
 from parlab.checks.base.check import Check, check_of
+from parlab.checks.base.compare import a_type_of
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
 from parlab.checks.tensor_parallel import _layers as layers
@@ -69,5 +70,5 @@ def _is_sequential(module: nn.Module) -> Finding | None:
         return None
     length = f" of {len(module)}" if isinstance(module, nn.Sequential) else ""
     return observed(
-        f"it returns a {type(module).__name__}{length}: return an nn.Sequential of three layers"
+        f"it returns {a_type_of(module)}{length}: return an nn.Sequential of three layers"
     )

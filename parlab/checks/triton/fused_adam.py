@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import equal, same
+from parlab.checks.base.compare import a_type_of, equal, same
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
 from parlab.checks.base.unchanged import unchanged
@@ -187,7 +187,7 @@ def has_states(optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter])
         for name in ("step", "exp_avg", "exp_avg_sq"):
             value, called = state.get(name), f"state[parameter {i}][{name!r}]"
             if not isinstance(value, Tensor):
-                return observed(f"{called} is a {type(value).__name__}, expected a tensor")
+                return observed(f"{called} is {a_type_of(value)}, expected a tensor")
             if name == "step" and (value.dtype != torch.float32 or value.shape != ()):
                 return observed(f"{called} is {value!r}, expected a float32 tensor of shape ()")
             if value.dtype != torch.float32:

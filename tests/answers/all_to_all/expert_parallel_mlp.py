@@ -69,6 +69,10 @@ answers.edit(
 answers.edit(
     "wrong_shape", "last_is_first", (LAST, f"if not hasattr(self, 'last'):\n            {LAST}")
 )
+answers.edit("wrong_type", "a_list_of_experts", (f"nn.ModuleList({OWN})", f"list({OWN})"))
+answers.edit(
+    None, "only_probabilities", (LAST, LAST.replace(", experts_Tk", "")), says="not a pair"
+)
 
 
 answers.right_edit(

@@ -10,6 +10,9 @@ answers = Answers("pairwise_all_to_all")
 OWN = "received[rank] = x[rank]"
 PLACE = "received[source : source + 1]"
 WAYS = "(rank + step) % size, (rank - step) % size"
+INCOMING = "incoming = received[source : source + 1]"
+SEND = "comm.Sendrecv(x[to : to + 1], dest=to, recvbuf=incoming, source=source)"
+HIDDEN = SEND.replace("comm.Sendrecv(", "MPI.Intracomm.Sendrecv(comm, ")
 
 answers.edit(None, "no_copy_of_the_own_row", (OWN, "received[rank] = 0"))
 answers.edit(
@@ -28,6 +31,20 @@ answers.edit(
 )
 answers.edit("argument_changed", "into_x", (OWN, OWN + "\n    x[rank] = 0"))
 answers.edit("wrong_dtype", "rows_of_float64", ("np.empty_like(x)", "np.empty(x.shape)"))
+answers.edit(
+    None,
+    "everything_to_everybody",
+    (INCOMING, "incoming = np.empty_like(x)"),
+    (SEND, SEND.replace("x[to : to + 1]", "x") + "\n        received[source] = incoming[rank]"),
+    says="bytes in one message, a row has",
+)
+answers.edit("nothing_sent", "around_the_watched_methods", (SEND, HIDDEN))
+answers.edit(
+    None,
+    "last_row_around_the_watched_methods",
+    (SEND, f"if step < size - 1:\n            {SEND}\n        else:\n            {HIDDEN}"),
+    says="rank 0 sends 2 messages, expected 3",
+)
 
 
 @answers.wrong("library")

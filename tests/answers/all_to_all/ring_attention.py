@@ -198,6 +198,41 @@ answers.edit(
     ("def pass_on(", "from parlab import block_attention\n\n\ndef pass_on("),
     says="`attend` is never called",
 )
+answers.edit(
+    "no_overlap",
+    "receives_after_it_computed",
+    (
+        RECEIVING,
+        "receive = partial(dist.recv, arriving, group=group, group_src=(rank - 1) % ranks)",
+    ),
+    ("[sending, receiving]", "[SimpleNamespace(wait=receive), sending]"),
+    (
+        "def pass_on(",
+        "from functools import partial\nfrom types import SimpleNamespace\n\n\ndef pass_on(",
+    ),
+    says="no receive has started",
+)
+answers.edit(
+    None,
+    "keys_scaled",
+    ("attend(queries, *kv, visible)", "attend(2 * queries, kv[0] / 2, kv[1], visible)"),
+    says="`attend` is called with keys and values of no rank",
+)
+answers.edit(
+    None,
+    "called_for_each_result",
+    ("attend(queries, *kv, visible)", "[attend(queries, *kv, visible)[i] for i in (0, 1)]"),
+    says="is called for the keys of ranks",
+)
+answers.edit(
+    None,
+    "by_the_communicator_of_the_group",
+    ("    arriving = torch.empty_like(x)\n", ""),
+    (SENDING, "ways = {'dest': (rank + 1) % ranks, 'source': (rank - 1) % ranks}"),
+    (RECEIVING, "arriving = group.comm.sendrecv(x.detach(), **ways)"),
+    ("[sending, receiving]", "[]"),
+    says="the forward pass sends 0 messages",
+)
 
 
 @answers.wrong("library")

@@ -24,6 +24,12 @@ answers.edit(None, "norms_as_they_are", (TERM, "gradient.norm() ** 2 / c"))
 answers.edit(None, "converted_too_late", (TERM, "gradient.square().float().sum() / c"))
 answers.edit("nothing_sent", "own_norm", (REDUCE, "pass"))
 answers.edit("default_group", "default_group", (REDUCE, "dist.all_reduce(squares)"))
+answers.edit(
+    None,
+    "another_last_digit_on_each_rank",
+    (ROOT, "return squares.sqrt() * (1 + 1e-6 * group.rank())"),
+    says="expected one norm",
+)
 AGAIN = "dist.all_reduce(torch.ones(1), group=group)"
 answers.edit("sends_more", "twice", (REDUCE, f"{REDUCE}\n    {AGAIN}"))
 EARLY = "if not gradients:\n        return torch.zeros(())\n    "

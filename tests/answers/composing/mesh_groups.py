@@ -21,6 +21,7 @@ answers.edit(
     ("reshape(-1, size)", "reshape(size, -1)"),
 )
 answers.edit("only_one", "first_group", (RESULT, f"{RESULT}[0]"))
+answers.edit("only_one", "list_of_the_first_group", (RESULT, f"{RESULT}[:1]"))
 answers.edit(
     "not_sorted",
     "as_dims_are_given",
@@ -45,6 +46,9 @@ answers.edit(
     None, "only_first_dim_tested", ("for dim in dims:", "for dim in dims[:1]:"), says="KeyError"
 )
 answers.edit("wrong_type", "a_tensor", (".tolist()", ""))
+answers.edit(
+    "wrong_type", "tuples", (RESULT, f"list(map(tuple, {RESULT}))"), says="a group is a tuple"
+)
 answers.edit("returns_none", "no_return", ("return ranks", "ranks"))
 
 

@@ -26,6 +26,12 @@ answers.edit(None, "both_by_rows", (W1, '"w1": P("tp")'), says="expected 1 all-r
 answers.edit(None, "output_by_features", (Y, '"y": P("dp", None, "tp")'), says="reduce")
 answers.edit(None, "batch_over_both", (X, '"x": P(("dp", "tp"))'))
 answers.edit(None, "as_in_fsdp", (W1, '"w1": P("dp", "tp")'), says="all-gather")
+answers.edit(
+    None,
+    "bias_with_two_dimensions",
+    (B2, '"b2": P(None, None)'),
+    says="JAX cannot compile the program",
+)
 answers.edit(None, "output_left_out", (f"{Y},", ""), says="keys")
 answers.edit("wrong_type", "specs_alone", (RETURN, "specs"))
 answers.edit("returns_none", "nothing_returned", (f"return {RETURN}", RETURN))

@@ -44,6 +44,9 @@ answers.edit(
     "low_bits", "high_bits", (NUMBER, f"({NUMBER}) // 2**32 * 2**32")
 )  # fmt: skip
 answers.edit(None, "too_large", (" // 2", ""), says="which is not in [0, 2⁶³)")
+answers.edit("wrong_type", "one_number", ("return (\n", "return sum((\n"), (
+    f"{SHARDED},\n    )", f"{SHARDED},\n    ))"), says="three ints")  # fmt: skip
+answers.edit(None, "no_replicated", (f"        {REPLICATED},\n", ""), says="it returns 2 numbers")
 answers.edit("not_refused", "no_upper_bound", (IN_MESH, "if rank < 0:"), (
     "np.unravel_index(rank,", "np.unravel_index(rank % math.prod(mesh.values()),"))  # fmt: skip
 answers.edit("not_refused", "no_lower_bound", (IN_MESH, "if rank >= math.prod(mesh.values()):"), (

@@ -30,6 +30,17 @@ def two_children_each(x, root, comm):
             comm.Send(x, dest=(child + root) % comm.size)
 
 
+@answers.wrong("too_many_rounds", says="on 7 ranks")
+def again_on_many_ranks(x, root, comm):
+    answers.reference()(x, root, comm)
+    if comm.size > 4 and comm.rank == root:
+        for rank in range(comm.size):
+            if rank != root:
+                comm.Send(x, dest=rank)
+    elif comm.size > 4:
+        comm.Recv(x, source=root)
+
+
 @answers.wrong("needless_barrier")
 def with_a_barrier(x, root, comm):
     answers.reference()(x, root, comm)

@@ -99,7 +99,7 @@ def through_one_rank(x, comm):
     x[...] = flat.reshape(x.shape)
 
 
-def around(x, comm, out, direction=1, exchange=None):
+def around(x, comm, out, direction=1, exchange=None, chunk=chunk):
     """Run all rounds in one loop; the first chunk that a rank sends is `rank + out`."""
     flat, rank, size = x.flatten(), comm.rank, comm.size
     for step in range(2 * (size - 1)):
@@ -125,6 +125,17 @@ def one_rank_receives_first(x, comm):
             comm.Send(outgoing, to)
 
     around(x, comm, -1, exchange=exchange)
+
+
+@answers.wrong(None, says="the chunks have")
+def last_chunk_much_shorter(x, comm):
+    """Cuts as `torch.chunk` does."""
+
+    def chunk(length, index, parts):
+        size, index = -(-length // parts), index % parts
+        return slice(index * size, (index + 1) * size)
+
+    around(x, comm, -1, chunk=chunk)
 
 
 @answers.right

@@ -16,6 +16,12 @@ answers.edit(
     ("        for r in range(ranks)\n    ]", "        for r in range(ranks)\n    ], [])"),
     says="an entry of the schedule is an Action",
 )
+answers.edit(
+    "wrong_type",
+    "plain_tuples",
+    ("[forward(r, i) for", '[("forward", r, i) for'),
+    says="an entry of a rank's list is a tuple",
+)
 answers.edit("returns_none", "no_return", ("    return [", "    x = ["))
 
 

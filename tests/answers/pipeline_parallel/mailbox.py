@@ -22,6 +22,12 @@ answers.edit(
 answers.edit(
     "keeps_graph", "not_detached", ("tensor, to = tensor.detach(), ", "tensor, to = tensor, ")
 )
+answers.edit(
+    None,
+    "sent_in_half_precision",
+    ("tensor, to = tensor.detach(), ", "tensor, to = tensor.detach().half().to(tensor.dtype), "),
+    says="receives at index",
+)
 answers.edit("no_wait", "never_waits", ("self.sends.pop().wait()", "self.sends.pop()"))
 answers.edit("not_contiguous", "views_as_they_are", (TAGGED, "tag = self.share.number(action)"))
 answers.edit(

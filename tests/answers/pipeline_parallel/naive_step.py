@@ -103,6 +103,14 @@ def to_its_own_rank(share, inputs, targets, loss_of, group):
     return reference(share, inputs, targets, loss_of, group)
 
 
+@answers.wrong("to_itself")
+def to_its_own_rank_without_blocking(share, inputs, targets, loss_of, group):
+    work = dist.isend(inputs, group=group, group_dst=group.rank())
+    dist.irecv(torch.empty_like(inputs), group=group, group_src=group.rank()).wait()
+    work.wait()
+    return reference(share, inputs, targets, loss_of, group)
+
+
 @answers.wrong(None, says="Use only messages between two ranks")
 def loss_for_all(share, inputs, targets, loss_of, group):
     loss = reference(share, inputs, targets, loss_of, group)

@@ -32,6 +32,13 @@ answers.edit("no_wait", "never_waits", (WAIT, ""))
 answers.edit(
     "raises", "no_zeros", ("        weight.grad = torch.zeros_like(weight)\n", "        pass\n")
 )
+answers.edit(
+    "wrong_type",
+    "zeros_only_sent",
+    ("    if weight.grad is None:\n", "    had = weight.grad is not None\n    if not had:\n"),
+    (ADD, "    weight.grad = weight.grad + theirs if had else None"),
+    says="`weight.grad` is None",
+)
 answers.edit("next_call", "from_anybody", (RECEIVE, "dist.recv(theirs, group=group)"))
 answers.edit(
     "to_itself",

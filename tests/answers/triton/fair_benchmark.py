@@ -34,6 +34,18 @@ answers.edit("not_synchronized", "waits_before_only", (AFTER, TIMES))
 answers.edit("one_after_the_other", "in_blocks", (ROUNDS, IN_BLOCKS))
 answers.edit("shared_parameters", "one_list", (STEPS, ONE_LIST))
 answers.edit("mean", "mean_of_times", (MEDIAN, "statistics.mean(seconds)"))
+answers.edit(None, "fastest", (MEDIAN, "min(seconds)"), says="expected the median")
+answers.edit(
+    None, "numbered", ("return {name: stat", "return {name + ' (s)': stat"), says="has the names"
+)
+answers.edit("wrong_type", "without_names", ("return {name: ", "return {"))
+answers.edit(None, "made_twice", (STEPS, f"{STEPS}\n    {STEPS}"), says="these optimizers are made")
+answers.edit(
+    None,
+    "copied_parameters",
+    (STEPS, STEPS.replace("make_parameters()", "list(make_parameters())")),
+    says="does not get a list that `make_parameters()` returns",
+)
 answers.edit(None, "one_round", ("range(rounds)", "range(1)"), says="calls of `clock()`")
 
 

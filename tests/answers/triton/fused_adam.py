@@ -43,6 +43,10 @@ answers.edit(
 )
 answers.edit("moments_of_half", "as_loaded", (PUT_BACK, PUT_BACK.replace("torch.float32, ", "")))
 answers.edit(None, "step_in_a_list", ("torch.tensor(0.0)", "torch.zeros(1)"), says="shape ()")
+answers.edit(None, "step_is_a_number", ("torch.tensor(0.0)", "0.0"), says="expected a tensor")
+answers.edit(
+    None, "flat_moments", (MOMENT, MOMENT.replace("(p,", "(p.flatten(),")), says="has shape"
+)
 answers.edit("moments_rounded", "as_the_base_loads", (PUT_BACK, "pass"))
 answers.edit(None, "no_closure", (CALL, "pass"), says="0 times")
 answers.edit(None, "without_gradients", (CALL, "loss = closure()"))
@@ -61,6 +65,16 @@ class InOrder(reference):
         for p, number in zip(parameters, sorted(state_dict["state"]), strict=False):
             for name in ("exp_avg", "exp_avg_sq"):
                 self.state[p][name] = state_dict["state"][number][name].float().clone()
+
+
+@answers.wrong(None, says="has no 'step'")
+class StartsAgain(reference):
+    """Without the number of steps, as if only the moments were the state."""
+
+    def load_state_dict(self, state_dict):
+        super().load_state_dict(state_dict)
+        for state in self.state.values():
+            state.pop("step", None)
 
 
 @answers.wrong(None, says="subclass")
