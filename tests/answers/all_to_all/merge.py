@@ -29,6 +29,7 @@ answers.edit(
     (OUT, "weight_1.detach().unsqueeze(-1) * out_1 + weight_2.detach().unsqueeze(-1) * out_2"),
     (RETURN, "out / total.detach().unsqueeze(-1), lse"),
 )
+answers.edit(None, "total_too", (RETURN, RETURN + ", total"), says="it returns 3 values")
 answers.edit("wrong_type", "output_alone", (RETURN, "out / total.unsqueeze(-1)"))
 answers.edit("raises", "in_place", (WEIGHTS, "lse_1.sub_(highest).exp(), (lse_2 - highest).exp()"))
 

@@ -27,6 +27,12 @@ answers.edit(
     ("loss.backward()", "loss.backward(retain_graph=last)"),
     says="when finish() is called",
 )
+answers.edit(
+    None,
+    "first_synchronizes",
+    ("last = i == len(micro_batches) - 1", "last = i == 0"),
+    says="outside no_sync(): [1] of 3, expected only the last",
+)
 answers.edit("only_no_sync", "all_in_no_sync", (LAST, "parallel.no_sync()"))
 answers.edit(None, "not_finished", (FINISH, ""), says="each call of finish() are []")
 answers.edit(

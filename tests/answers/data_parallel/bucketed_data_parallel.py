@@ -33,6 +33,18 @@ answers.edit(
     (LEFT, LEFT + "            self.works.pop().wait()\n"),
     says="before it has started all buckets",
 )
+answers.edit(
+    None,
+    "waits_twice",
+    (WAIT, WAIT + WAIT),
+    says="waits for handles [0, 0, 1, 1, 2, 2, 3, 3], expected each one once",
+)
+answers.edit(
+    None,
+    "limit_ignored",
+    ("assign_buckets(model, bucket_bytes)", "assign_buckets(model, 25 * 2**20)"),
+    says="which exceeds the limit",
+)
 answers.edit("raises", "without_async", (START, START.replace(", async_op=True", "")))
 answers.edit(
     "default_group",

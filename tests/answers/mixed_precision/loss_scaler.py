@@ -51,6 +51,14 @@ for mistake, name, old, new in (
 ):
     answers.edit(mistake, name, (old, new))
 answers.edit(
+    None,
+    "a_flag_for_each",
+    ("finite = True\n", "finite = []\n"),
+    (FINITE, "finite.append(bool(torch.isfinite(gradient).all()))"),
+    (UNSCALED, "return [not one for one in finite]"),
+    says="[False, False, False], expected True or False",
+)
+answers.edit(
     None, "count_kept", (WHEN, WHEN.replace("==", ">=")), (AGAIN, BOUND), says="after step 3"
 )
 answers.edit(

@@ -49,6 +49,12 @@ for mistake, name, *edits in (
     (None, "within_float16", (BACK, BACK.replace("copy.detach()", f"copy.detach().{CUT[:-1]}"))),
 ):
     answers.edit(mistake, name, *edits)
+answers.edit(
+    None,
+    "frozen_too",
+    (MASTER, MASTER.replace("self.parameters]", "model.parameters()]")),
+    says="has 6 tensors, expected 5",
+)
 answers.right_edit(
     "through_new_memory", (MOVE, MOVE.replace(".float()", ".clone().to(torch.float32)"))
 )

@@ -10,6 +10,8 @@ answers = Answers("sequence_operators")
 reference = answers.reference()
 
 REFUSE = "if x.shape[1] % group.size():"
+ERROR = 'raise ValueError(f"{group.size()} ranks do not divide {x.shape[1]} tokens")'
+OF_RANK = ".chunk(group.size(), dim=1)[group.rank()].clone()"
 SCATTER = "return scattered(x, group)"
 SCATTER_BACKWARD = "return gathered(gradient, ctx.group), None"
 OWN = "own = scattered(gradient @ weight, ctx.group)"
@@ -35,11 +37,7 @@ answers.edit(
     (FORWARD, "return F.linear(whole, weight, bias)"),
     (f"x, weight = ctx.saved_tensors\n        {AGAIN}", "x, weight, whole = ctx.saved_tensors"),
 )
-answers.edit(
-    "not_summed",
-    "sliced",
-    (SCATTER, "return x.chunk(group.size(), dim=1)[group.rank()].clone()"),
-)
+answers.edit("not_summed", "sliced", (SCATTER, f"return x{OF_RANK}"))
 answers.edit(
     None,
     "zeros_elsewhere",
@@ -49,6 +47,14 @@ answers.edit(
         "        return torch.cat(parts, dim=1), None",
     ),
 )
+answers.edit(
+    None,
+    "gathered_and_added",
+    (SCATTER, f"return gathered(x, group).unflatten(1, (group.size(), -1)).sum(1){OF_RANK}"),
+    says="the forward pass sends all_gather",
+)
+answers.edit(None, "refused_without_a_text", (ERROR, "raise ValueError"), says="without a text")
+answers.edit(None, "not_implemented", (ERROR, "raise NotImplementedError"), says="not done yet")
 answers.edit("not_summed", "own_slice", (OWN, f"own = (gradient @ weight){SLICE}"))
 answers.edit(
     None,

@@ -50,6 +50,12 @@ answers.edit(
 )
 answers.edit("raises", "none_is_sent", (IF, "            if True:\n"), says="frozen in the second")
 answers.edit(
+    None,
+    "tokens_of_rank_0",
+    (SIZES, "dist.broadcast(tokens_BS, group_src=0, group=self.group)\n        " + SIZES),
+    says="the forward pass sends broadcast",
+)
+answers.edit(
     "sends_more",
     "asks_the_others",
     (FOR, "        dist.all_reduce(torch.zeros(1), group=self.group)\n" + FOR),

@@ -28,6 +28,12 @@ answers.edit(
     ("own.clone()", "own.clone() if group.size() > 1 else own"),
 )
 answers.edit("kept_whole", "keeps_it", (CLONE, CLONE + "\n        self.old = [embedding]"))
+answers.edit(
+    None,
+    "not_a_parameter",
+    (CLONE, "self.weight = own.clone()"),
+    says="the parameters are [], expected ['weight']",
+)
 answers.edit("wrong_shape", "whole", ("own.clone()", "embedding.weight.detach().clone()"))
 answers.edit(
     None,
@@ -63,6 +69,21 @@ answers.edit(
     "reduce_ignored",
     (RETURN, "return f_and_g(self.group)[1](rows_BSH)"),
     says="`reduce` was passed",
+)
+answers.edit(
+    None,
+    "reduces_sequence_first",
+    (RETURN, "return self.reduce(rows_BSH.transpose(0, 1)).transpose(0, 1)"),
+    says="does not return its result",
+)
+answers.edit(
+    None,
+    "table_of_rank_0",
+    (
+        CLONE,
+        CLONE + "\n        dist.broadcast(embedding.weight.detach(), group_src=0, group=group)",
+    ),
+    says="something else is sent as well",
 )
 answers.edit(
     None,

@@ -27,6 +27,18 @@ for mistake, name, *edit in (
 ):
     answers.edit(mistake, name, tuple(edit))
 
+for name, old, new, says in (
+    ("sizes_too", RETURN, RETURN + ", sizes", "it returns 3 values"),
+    (
+        "all_from_index_0",
+        VIEW,
+        VIEW.replace("part", "flat[: parameter.numel()]"),
+        "embed.weight at",
+    ),
+    ("thawed", ONCE, "list(dict.fromkeys(p.requires_grad_() for p in parameters))", "is True"),
+):
+    answers.edit(None, name, (old, new), says=says)
+
 
 @answers.wrong("own_rank")
 def rank_that_runs_it(parameters, rank, world_size):

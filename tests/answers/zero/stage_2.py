@@ -62,6 +62,23 @@ class SkipsUnitsWithoutGradient(Reference):
             super().reduce(unit)
 
 
+@answers.wrong(None, says="no memory after step()")
+class GathersLate(Reference):
+    """Nothing is whole until the next step begins."""
+
+    def step(self):
+        self.optimizer.step()
+        for unit in self.units:
+            unit.shard.data = unit.shard.data.clone()
+            unit.flat.untyped_storage().resize_(0)
+
+    def zero_grad(self):
+        super().zero_grad()
+        for unit in self.units:
+            unit.flat.untyped_storage().resize_(unit.flat.nbytes)
+            dist.all_gather_single(unit.flat, unit.shard.detach(), group=self.group)
+
+
 @answers.wrong("freed_late")
 class FreedInFinish(Reference):
     def reduce(self, unit):

@@ -52,6 +52,13 @@ for mistake, name, *edit in (
 ):
     answers.edit(mistake, name, tuple(edit))
 
+answers.edit(
+    None,
+    "barrier_after_the_step",
+    (STEP, f"{STEP}        dist.barrier(group=self.group)\n"),
+    says="a step makes barrier",
+)
+
 
 class GathersOnce(Reference):
     """A layer that is whole is not gathered again."""
