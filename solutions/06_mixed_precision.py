@@ -1143,7 +1143,9 @@ def sharded_steps(dtype, make_optimizer, gradient_of, max_norm, tied):
         with Ledger() as ledger:
             weights.collect()
             stepped = weights.step(scaler, max_norm)
-        steps.append([bool(stepped), scaler.scale, ledger.ring_bytes() <= 4 * len(weights.flat) + 64])
+        steps.append(
+            [bool(stepped), scaler.scale, ledger.ring_bytes() <= 4 * len(weights.flat) + 64]
+        )
         steps[-1] += [f"{x:.4f}" for x in weights.master.flatten().tolist()]
         steps[-1] += [f"{x:.3f}" for p in model.parameters() for x in p.flatten().tolist()[-2:]]
     return steps
