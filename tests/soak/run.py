@@ -117,8 +117,10 @@ class Soak:
             ran = self._ran(cell)
         limit = self._limit(cell)
         self.counts[cell.kind, ran.error or "no error"] += 1
-        if ran.seconds > cell.ends_within + SLACK_SECONDS:
-            self.late.append(ran.seconds - cell.ends_within)
+        if (late := ran.seconds - cell.ends_within) > SLACK_SECONDS:
+            self.late.append(late)
+            busy = ", busy machine" if cell.busy else ""
+            self._say(f"cell {self.number} ({cell.kind}{busy}) ended {late:.1f} s late")
         if ran.seconds > limit:
             self._report(cell, f"it ended after {ran.seconds:.1f} s, not {limit:.1f}", ran)
         if ran.error not in KNOWN_ERRORS:
