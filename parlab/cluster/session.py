@@ -15,6 +15,7 @@ from parlab.cluster.replies import Replies
 from parlab.cluster.stop_button import StopButton
 from parlab.costs.networks import Network
 from parlab.network.labels import rank_environment
+from parlab.runtime.heap import always_give_back_large_blocks
 
 Notify = Callable[[str], None]
 
@@ -31,6 +32,7 @@ class Session:
     """A notebook's set of `n` ranks, which starts in the background, with its cells and names."""
 
     def __init__(self, n: int, profile: str | None, network: Network | None = None) -> None:
+        always_give_back_large_blocks()  # which hold what the ranks print
         self.n = n
         self.profile = profile
         self.network = network  # the network that `group` emulates
