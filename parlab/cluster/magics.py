@@ -149,6 +149,7 @@ class RankMagics(ParallelMagics):
             outputs.show(printed, self.session.n)
             if outcome.intact and not outcome.freed:
                 repair(execution, printed, error, stop)
+            del printed  # which IPython would keep with the traceback of `error`
         if error is None and stop.presses:
             error = RankInterrupted("Interrupted. The ranks had finished the cell.")
         if error is not None:

@@ -182,6 +182,23 @@ def test_the_output_of_earlier_cells_takes_no_memory(notebook: Notebook) -> None
     assert notebook.run("print(later.stdout[0])").text == "kept\n\n"
 
 
+def test_the_kernel_returns_the_memory_of_large_outputs(notebook: Notebook) -> None:
+    """IPython keeps the frames of the last error, and glibc the ends of the threads' heaps."""
+
+    def memory() -> float:
+        assert notebook.run("%%px\nx = 1").status == "ok"  # parlab has forgotten the cell before it
+        return psutil.Process(notebook.pid).memory_full_info().uss / 1e6
+
+    lines = "if rank in [0, 3]:\n    for _ in range(20): print('z' * 1_000_000)\n"
+    before = memory()
+    for then in ["", "", "1 / 0", ""]:
+        ran = notebook.run(f"%%px\n{lines}{then}")
+        assert ran.error == ("RankFailed" if then else ""), ran.message
+    ran = notebook.run(f"%%px\n{lines}1 / 0")
+    assert ran.error == "RankFailed", ran.message
+    wait_until(lambda: memory() < before + 10, 30, "the memory is returned")
+
+
 def test_ranks_keep_nothing_of_what_they_printed_and_displayed(notebook: Notebook) -> None:
     kept = "sum(len(str(of)) for of in get_ipython().history_manager.outputs.values())"
     ran = notebook.run(
