@@ -15,7 +15,7 @@ from parlab.cluster.stop_button import GIVE_UP_SECONDS, StopButton
 from parlab.rank.engine import calls
 
 # Wait this long for one way of freeing a rank before trying the next.
-STEP_SECONDS = 0.3
+STEP_SECONDS = 0.25
 # Revoke more than once, because a call that waits in MPI may miss a revocation.
 ATTEMPTS = 3
 # Give up on a rank that does not stop within this many steps, so that a cell ends within two
@@ -25,6 +25,7 @@ STEPS = 3
 PATIENCE_SECONDS = 10.0
 BUSY_SECONDS = 0.02  # of CPU time in one step: more than the handling of an interrupt takes
 HANDLED_SECONDS = 0.2  # of CPU time: a rank that has used this much had time to handle interrupts
+STARVED = 0.2  # a rank that wants the CPU and gets less than this share of a core waits for it
 # A rank that goes to sleep this often in one step is not short of CPU time. It is waiting in MPI.
 OFTEN = 50
 LOOK_SECONDS = 0.2  # to read the stacks of ranks that are about to be given up
@@ -58,6 +59,8 @@ class Freeing:
         self._used: dict[int, float] = {}  # CPU time of each rank before it was interrupted
         self._sleeps: dict[int, int] = {}  # how often each rank had slept at the last look
         self._slept: dict[int, int] = {}  # how often it slept between the last two looks
+        self._looked_at = time.monotonic()  # the time of the last look at the ranks' CPU times
+        self._step_seconds = 0.0  # between the last two looks
         self.in_torch = False  # True if ranks wait in one of torch's own process groups
         self.continued: set[int] = set()  # ranks that a signal had stopped
 
@@ -165,6 +168,8 @@ class Freeing:
     def _processor_seconds(self) -> dict[int, float]:
         channel = self.session.channel
         seconds = channel.processor_seconds(self.busy())
+        now = time.monotonic()
+        self._step_seconds, self._looked_at = now - self._looked_at, now
         self.continued |= {rank for rank in seconds if channel.ranks[rank].state == "T"}
         sleeps = {rank: channel.ranks[rank].sleeps for rank in seconds}
         self._slept = {rank: n - self._sleeps.get(rank, n) for rank, n in sleeps.items()}
@@ -183,19 +188,24 @@ class Freeing:
         - it has left its cell, but the kernel has not received its answer yet;
         - it waits for the CPU so long that its stack does not arrive;
         - its supervisor does not answer.
+
+        The stack does not arrive either if C code holds Python's lock. That rank uses the CPU.
         """
-        channel = self.session.channel
-        for rank in self.busy():
+        channel, ranks = self.session.channel, self.busy()
+        starved = set()
+        for rank in ranks:
             if rank not in before or rank not in after:
                 return True
-            is_ready = channel.ranks[rank].state == "R" or after[rank] - before[rank] > BUSY_SECONDS
-            is_alive = is_ready and self._slept[rank] < OFTEN
+            last, wants = after[rank] - before[rank], channel.ranks[rank].state == "R"
+            is_alive = (wants or last > BUSY_SECONDS) and self._slept[rank] < OFTEN
             used = after[rank] - self._used.setdefault(rank, before[rank])
             if is_alive and (is_patient or used <= HANDLED_SECONDS):
                 return True
+            if wants and last < STARVED * self._step_seconds:
+                starved.add(rank)
         return any(
-            not runs_code(stack, self.session.cells) if stack else channel.ranks[rank].state == "R"
-            for rank, stack in channel.stacks(self.busy(), LOOK_SECONDS).items()
+            not runs_code(stack, self.session.cells) if stack else rank in starved
+            for rank, stack in channel.stacks(ranks, LOOK_SECONDS).items()
         )
 
     def _notifying(self, result: ipp.AsyncResult) -> list[Future]:
