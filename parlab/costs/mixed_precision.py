@@ -83,9 +83,9 @@ def fate(exponent: int, of: Format) -> str:
 def scales_between(
     exponents: Mapping[int, float], of: Format, most_lost: float = 0.0
 ) -> tuple[float, float]:
-    """Return the smallest scale that loses at most `most_lost`, and the largest without overflow.
+    """Return the smallest scale that loses at most `most_lost`, and the largest safe scale.
 
-    Both are powers of two, and may be below 1. If the first is larger than the second, the format
+    A safe scale surely prevents overflow, whatever the mantissas. Both are powers of two, and may be below 1. If the first is larger than the second, the format
     cannot represent all numbers.
     """
     counted = sorted(e for e, count in exponents.items() if count)
