@@ -73,7 +73,7 @@ print(number)
 #
 # *Difficulty 2/5, 10 minutes.*
 #
-# How long does a message take? The clocks of two ranks do not agree, so only one clock can measure it.
+# How long does a message take? The clocks of two machines do not agree, so only one clock can measure it.
 # Rank 0 reads its clock, sends a message, receives an answer of the same size from rank 1, and reads its
 # clock again. Half of that time is the time of one message. Other programs disturb single measurements,
 # so take the median of `repeats` round trips, one after the other. (If their number is even, take the mean
@@ -144,8 +144,8 @@ check.show_values(
 # <details><summary>What you predicted</summary>
 #
 # 8 bytes take from less than one microsecond to a few microseconds, if each rank has its own core. 8 MB
-# take one to several milliseconds, at some gigabytes per second. The next cell shows the numbers of *this*
-# machine.
+# take from a few tenths of a millisecond to several milliseconds, at one to some tens of gigabytes per
+# second. The next cell shows the numbers of *this* machine.
 # A million times as many bytes take far less than a million times as long.
 # </details>
 #
@@ -187,8 +187,8 @@ if rank == 0:
 #
 # <details><summary>Hint 2</summary>
 #
-# `np.linalg.lstsq(columns, np.ones(n), rcond=None)[0]` with a column of $1/T_i$ and a column of
-# $S_i/T_i$ (`np.stack([…, …], axis=1)`).
+# Make a matrix `columns` with a column of $1/T_i$ and a column of $S_i/T_i$
+# (`np.stack([…, …], axis=1)`). `np.linalg.lstsq(columns, np.ones(n), rcond=None)[0]` returns α and β.
 # </details>
 
 
@@ -251,7 +251,7 @@ if rank == 0:
 from parlab import plots
 
 figure = plots.figure(
-    "Small messages cost α, large ones β a byte",
+    "Small messages cost α, large ones β per byte",
     y="time of one message (s)",
     xaxis=plots.bytes_axis(sizes[0], sizes[-1]),
     yaxis_type="log",
@@ -302,7 +302,7 @@ print("all have received")
 
 # %% [markdown]
 # All four ranks wait in `Send`. Draw an arrow from each rank to the rank that it waits for: 0 waits until
-# 1 receives, 1 waits for 2, 2 waits for 3, and 3 waits for 0. The arrows form a cycle, so no rank can
+# 1 receives, 1 waits for 2, 2 waits for 3, and 3 waits for 0. The arrows form a circle, so no rank can
 # ever continue.
 #
 # Why did one element work? MPI sends a small message *eagerly*: it copies the message into a buffer of the
@@ -331,9 +331,9 @@ if rank < last:
 # <details><summary>Which ranks are to blame?</summary>
 #
 # Ranks 0, 1, and 2 wait for their right neighbor to receive, and rank 3 waits for its left one. Follow
-# the arrows: 0 → 1 → 2 → 3 → 2. The cycle is 2 ⇄ 3: both ranks send, and each waits for the other to
-# receive. Ranks 0 and 1 wait behind them. A deadlock contains a cycle of arrows. Find it, and reverse one
-# of its arrows. Then look for the next cycle: if only rank 3 receives first here, ranks 1 and 2 send to
+# the arrows: 0 → 1 → 2 → 3 → 2. The circle is 2 ⇄ 3: both ranks send, and each waits for the other to
+# receive. Ranks 0 and 1 wait behind them. A deadlock contains a circle of arrows. Find it, and reverse one
+# of its arrows. Then look for the next circle: if only rank 3 receives first here, ranks 1 and 2 send to
 # each other, and the program is still stuck at 1 ⇄ 2.
 # </details>
 #
@@ -742,8 +742,8 @@ check.show_values(
 # a tree that sums everything at rank 0 (the messages of the broadcast in reverse), followed by a
 # broadcast from rank 0. **Predict in numbers**, before you build the first one:
 #
-# - `rounds_ring`, `rounds_tree`: the number of rounds of the two ways, in which a rank sends at most one
-#   message and receives at most one
+# - `rounds_ring`, `rounds_tree`: the number of rounds of the two ways. (In a round, a rank sends at most
+#   one message and receives at most one.)
 # - `share_ring`, `share_tree`: the bytes that *rank 0* sends in total, in multiples of S
 
 
@@ -809,7 +809,7 @@ def ring_all_reduce(x: np.ndarray, comm: MPI.Intracomm) -> None:
 
     `x` has any shape, the same on every rank with the same dtype, and need not be contiguous. A
     rank sends 2(N−1) messages of one chunk each (or none for an empty chunk) to a neighbor, in
-    total 2(N−1)/N of the data, while all others send theirs.
+    total about 2(N−1)/N of the data, while all others send theirs.
     """
     # BEGIN SOLUTION
     flat = np.ascontiguousarray(x).reshape(-1)
@@ -987,10 +987,10 @@ for name, all_reduce in all_reduces.items():
     print(f"{name}: {'the same sum' if same else 'ANOTHER SUM'}")
 
 # %% [markdown]
-# Now measure their speed, from 1 KiB to 16 MiB, as *bus bandwidth*. This is the smallest number of
-# bytes that each rank has to send, 2(N−1)/N · S, divided by the time. If nothing but the links
-# limits the speed, this is the bandwidth of each link for any number of ranks, so you can compare
-# it with 1/β.
+# Now measure their speed, from 1 KiB to 16 MiB, as *bus bandwidth*. This is the number of bytes that the
+# busiest rank has to send even in the best algorithm, 2(N−1)/N · S, divided by the time. If nothing but
+# the links limits the speed, this is the bandwidth of each link for any number of ranks, so you can
+# compare it with 1/β.
 #
 # The model needs the α and β of this situation. In the ping-pong, two ranks used the machine alone. On the
 # ring, all ranks send at the same time and share the memory and the cores. So the cell fits α and β again, to

@@ -13,8 +13,8 @@
 # | **You need** | PyTorch; [lab 01](01_mpi.ipynb), or basic knowledge of ranks and all-reduces. No GPU |
 # | **Background** | [chapter 02](../book/02_data_parallel.md) of the book explains what you build here |
 #
-# First start the ranks. They are four processes, and each has its own Python. Cells that begin with `%%px` run on all ranks. Other
-# cells run in this notebook.
+# First start the ranks. They are four processes, and each has its own Python. Cells that begin with `%%px` run on all ranks, or only on
+# rank 0 with `--targets 0`. Other cells run in this notebook.
 
 # %% tags=["nbval-ignore-output"]
 from parlab import cluster
@@ -55,7 +55,7 @@ from parlab.timeline import Timeline, draw
 #
 # The samples of a batch are independent: a batch of 256 images is 256 forward and backward passes and a sum. With four ranks, each rank
 # computes a quarter of them. The ranks have to exchange only the sum, which is the gradient: 1.1 MB in each step for the first model of
-# this lab, whatever the size of the batch. So the more work a rank has in a step, the less the message matters. The result is the model that a
+# this lab in float32, whatever the size of the batch. So the more work a rank has in a step, the less the message matters. The result is the model that a
 # single rank would have trained, so you can find mistakes by comparing the two.
 #
 # (This does not hold for a model that mixes the samples of a batch, such as one with BatchNorm. Also make the comparison with SGD: with
@@ -97,7 +97,7 @@ from parlab.timeline import Timeline, draw
 def sharded_sampler(
     size: int, batch_size: int, epoch: int, rank: int, world_size: int
 ) -> list[torch.Tensor]:
-    """The indices on which `rank` trains in each step of an epoch.
+    """Return the indices on which `rank` trains in each step of an epoch.
 
     Step i's global batch is the i-th `batch_size` indices of a shuffle of 0 … size − 1. The last
     global batch has the indices that are left. Return this rank's share of each: one int64 tensor
@@ -119,7 +119,7 @@ from parlab.checks.base.unchanged import generators
 
 
 def planned(size, batch_size, epoch, ranks):
-    """The global batch of each step, the sizes of its shares, and the types of their indices."""
+    """Return each step's global batch, the sizes of its shares, and the types of their indices."""
     shares = [sharded_sampler(size, batch_size, epoch, r, ranks) for r in range(ranks)]
     steps = list(zip(*shares, strict=True))
     batches = [sorted(torch.cat(step).tolist()) for step in steps]
@@ -413,8 +413,8 @@ from parlab.checks.base.unchanged import generators
 
 
 def trained(comm, size, batch_size, make_optimizer):
-    """The samples of each step, as all ranks together have them; whether a plain loop on them
-    gives the same losses and weights; and the losses."""
+    """Return all ranks' samples of each step, whether a plain loop on them gives the same losses and
+    weights, and the losses."""
     model, samples, together = nn.Linear(2, 3), [[]], []
     nn.init.constant_(model.weight, 0.5 * comm.rank)
     nn.init.constant_(model.bias, 0.5 * comm.rank)
@@ -471,9 +471,9 @@ check.show_values(
 # 4 ranks, and nothing with a single rank.
 # </details>
 #
-# Now train on 2,999 MNIST images, so that 4 does not divide the last global batch of 183 images, on 1, 2, and 4 ranks, with SGD and with Adam. Every rank starts
-# from its own seed. The numbers are float64: in float32, a rounding difference can switch a ReLU on or off, and the curves of right answers may then differ
-# by about 0.001.
+# Now train on 1, 2, and 4 ranks, with SGD and with Adam. There are 2,999 MNIST images in global batches of 256, so the last batch of an epoch has 183 images, and the
+# shares of 2 or 4 ranks are uneven. Every rank starts from its own seed. The numbers are float64: in float32, a rounding difference can switch a ReLU on or off, and the
+# curves of right answers may then differ by about 0.001.
 
 # %%
 # %%px
@@ -621,7 +621,7 @@ check.show_values(
 # Now write a whole training step on this buffer, with one message. Two things are different from part A.
 #
 # - Multiply where it costs nothing. Multiplying the gradients by `share` is a pass over all of them. Multiplying the *loss* is one multiplication, and the backward pass
-#   applies it to every gradient: $\nabla(\frac{n_r}{n} L_r) = \frac{n_r}{n} g_r$. Then the all-reduce is a plain sum.
+#   applies it to every gradient. If $L_r$ is the mean loss over the samples of rank $r$, then $\nabla(\frac{n_r}{n} L_r) = \frac{n_r}{n} g_r$. The all-reduce is then a plain sum.
 # - The gradients must stay in the buffer, which still contains the values of the step before. Your prediction above shows how to set it to zero.
 #
 # Edge case: if the share is empty, there is no backward pass, but the same all-reduce. Return this rank's part of the loss, so that the step needs no second message.
@@ -718,9 +718,9 @@ check.show_values(
 # %% tags=["exercise"] exercise="predict_messages"
 # %%px
 def predict_messages(world_size: int) -> dict[str, float]:
-    """`messages`, `bytes`, `messages_flat`, `bytes_flat`, `bytes_ring` of one rank.
+    """Return `messages`, `bytes`, `messages_flat`, `bytes_flat`, and `bytes_ring` of one rank.
 
-    For the sum of the small GPT's gradients over `world_size` ranks.
+    They are for the sum of the small GPT's gradients over `world_size` ranks.
     """
     # BEGIN SOLUTION
     gradient_bytes = 4 * models.parameter_count(models.GPT())
@@ -783,7 +783,7 @@ for name, ledger in [("per parameter", per_parameter), ("flat", one_buffer)]:
 # %% tags=["exercise"] exercise="assign_buckets"
 # %%px
 def assign_buckets(model: nn.Module, bucket_bytes: int) -> list[list[nn.Parameter]]:
-    """The model's trainable parameters, in reverse order, in buckets of up to `bucket_bytes`.
+    """Return the trainable parameters, in reverse order, in buckets of up to `bucket_bytes`.
 
     Each parameter is in one bucket; one larger than `bucket_bytes` is alone in its bucket.
     """
@@ -831,7 +831,7 @@ check.show_values(
 #
 # *Difficulty 4/5, 20 minutes.*
 #
-# This is the core of PyTorch's `DistributedDataParallel`. The frame is given: each bucket has a flat buffer, and the gradients are views into it. During the backward pass, PyTorch
+# This is the core of PyTorch's `DistributedDataParallel`. A part of the class is given: each bucket has a flat buffer, and the gradients are views into it. During the backward pass, PyTorch
 # calls `gradient_ready(i)` each time a gradient of bucket `i` is complete. You write what happens then:
 #
 # - When the last gradient of a bucket is ready, its all-reduce **starts**, and the backward pass continues. `dist.all_reduce(buffer, group=self.group, async_op=True)` immediately
@@ -1029,7 +1029,7 @@ spans = timeline.gather()
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
-drawn, axes = draw(spans, "Bucket 0 leaves while the backward pass goes on")
+drawn, axes = draw(spans, "Bucket 0 is sent while the backward pass continues")
 
 # %% [markdown]
 # <details><summary>What you predicted</summary>
@@ -1062,7 +1062,7 @@ drawn, axes = draw(spans, "Bucket 0 leaves while the backward pass goes on")
 # %% tags=["exercise"] exercise="predict_no_sync"
 # %%px
 def predict_no_sync() -> dict[str, float]:
-    """`bytes_here`, `alike_here`, `bytes_ddp`, `alike_ddp`, for four passes without `no_sync`."""
+    """Return `bytes_here`, `alike_here`, `bytes_ddp`, `alike_ddp`: four passes, no `no_sync`."""
     # BEGIN SOLUTION
     return {"bytes_here": 1, "alike_here": 0, "bytes_ddp": 4, "alike_ddp": 1}
     # END SOLUTION
@@ -1199,7 +1199,7 @@ if rank == 0:
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
 drawn, axes = plots.same_curves(
-    "The GPT learns on all ranks what it learns on one", {"GPT": runs}, "loss (nats a byte)"
+    "The GPT learns on all ranks what it learns on one", {"GPT": runs}, "loss (nats per byte)"
 )
 
 # %% [markdown]
@@ -1207,7 +1207,8 @@ drawn, axes = plots.same_curves(
 #
 # `DistributedDataParallel` does all of this in C++. It averages over the ranks. If the loss has no
 # weights, this is right only for equal shares: here, 64 images on each rank. First, the next cells
-# train in four ways (two on GPUs) for 5 steps of Adam, and check that the losses are the same.
+# train in four ways (two on GPUs) for 5 steps of Adam, and check that the losses are the same. (With Adam, this check can
+# miss gradients that are N times too large. Part A compared the curves with SGD, too.)
 
 
 # %%
@@ -1232,7 +1233,7 @@ def library(hidden_size, group):
 # %%
 # %%px
 def per_parameter(hidden_size, comm):
-    """The same step with one message for each parameter."""
+    """Return a function that takes the step with one message for each parameter."""
     model, optimizer = make_mlp(hidden_size)
 
     def step(x, y):
@@ -1245,7 +1246,7 @@ def per_parameter(hidden_size, comm):
 # %%
 # %%px
 def one_buffer(hidden_size, comm):
-    """The same step with one message for all gradients."""
+    """Return a function that takes the step with one message for all gradients."""
     model, optimizer = make_mlp(hidden_size)
     flat = flat_gradients(model)
 
@@ -1259,7 +1260,7 @@ def one_buffer(hidden_size, comm):
 # %%
 # %%px
 def in_buckets(hidden_size, group):
-    """The same step with your class."""
+    """Return a function that takes the step with your class."""
     model, optimizer = make_mlp(hidden_size)
     parallel = BucketedDataParallel(model, group)
 
@@ -1291,7 +1292,8 @@ if rank == 0:
     training.print_same({"MLP": losses}, 1e-4)
 
 # %% [markdown]
-# The ledger shows what each way sends in a step:
+# **Predict**: how many all-reduces does a step make with one message for each tensor, and how many with the flat buffer? The ledger
+# shows what each way sends in a step:
 
 # %%
 # %%px
@@ -1311,7 +1313,7 @@ for name, step in steps.items():
 # both groups. In the figure, a bar that ends left of the line is faster than DDP on Gloo (NCCL on
 # GPUs).
 #
-# **Predict**: how many messages does a step send with one message for each tensor, and how many with the flat buffer?
+# **Predict**: which way is the fastest? Do the number of messages, the backend, or the overlap make a difference here?
 
 
 # %% tags=["nbval-ignore-output"]
@@ -1434,7 +1436,7 @@ def ddp_step(pieces):
 
 
 def predicted_seconds(pieces):
-    """The model: equal buckets, one after the other on the link."""
+    """Return the model's time, with equal buckets, one after the other on the link."""
     sending = network.collective("all_reduce", GRADIENTS / pieces).seconds
     return costs.bucket_timeline([BACKWARD / pieces] * pieces, [sending] * pieces)[-1].end
 
@@ -1442,7 +1444,7 @@ def predicted_seconds(pieces):
 # %% tags=["nbval-ignore-output"]
 # %%px --timeout 60
 def emulated_seconds(ways, rounds=3):
-    """Seconds of a step of each way, until all gradients are summed, emulated."""
+    """Return each way's emulated seconds of a step, until all gradients are summed."""
 
     def step(model, finish):  # the forward pass takes no emulated time
         model(torch.zeros(1, WIDTH)).sum().backward()
@@ -1564,7 +1566,7 @@ node, column = nodes[rank // per_node], columns[rank % per_node]
 
 
 def hierarchy(x):
-    """The same sum: inside the nodes, between them, and inside again."""
+    """Sum x over all ranks in place: inside the nodes, between them, and inside again."""
     part = x.new_empty(len(x) // per_node)
     dist.reduce_scatter_single(part, x, group=node)
     dist.all_reduce(part, group=column)

@@ -84,7 +84,7 @@ from parlab.timeline import Span, Timeline, draw
 # %% tags=["exercise"] exercise="memory_by_kind"
 # %%px
 def memory_by_kind(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
-    """Bytes of the model's states on this rank: `parameters`, `gradients`, `optimizer_states`."""
+    """Return this rank's bytes of `parameters`, `gradients`, and `optimizer_states`."""
     # BEGIN SOLUTION
     parameters = list(model.parameters())
     states = [tensor for state in optimizer.state.values() for tensor in state.values()]
@@ -147,7 +147,7 @@ check.show_values(
 # %% tags=["exercise"] exercise="predict_stages"
 # %%px
 def predict_stages(parameters: int, world_size: int) -> dict[str, float]:
-    """Bytes on each rank with `plain`, `stage_1`, `stage_2`, `stage_3`: Adam in float32."""
+    """Return each rank's bytes with `plain`, `stage_1`, `stage_2`, `stage_3`: Adam in float32."""
     # BEGIN SOLUTION
     shard = parameters / world_size
     return {
@@ -359,7 +359,7 @@ def two_layers(first, second):
 
 
 def taught(stage, model, steps=3, passes=1):
-    """The weights after some steps along the ranks' summed gradients."""
+    """Return the weights after some steps along the ranks' summed gradients."""
     x = torch.full((1, 2), rank + 1.0, device=device)
     for _ in range(steps):
         stage.zero_grad()
@@ -475,10 +475,10 @@ check.show_values(
 # *Difficulty 3/5, 15 minutes.*
 #
 # A rank's optimizer needs one shard of the gradient, and the rest only has to be sent. As soon as a layer's gradient is complete, you can
-# reduce-scatter it and free it, while the backward pass continues with the layer before. So each layer gets its own flat buffer and shards, a
-# *unit*. The frame is given. `own_parameters(layers)` assigns each parameter to the innermost of these layers that contains it. As in lab 02,
-# the frame knows when a unit's gradients are complete. It calls `reduce(unit)` for the units in the same order on all ranks. You write
-# `reduce(unit)`:
+# reduce-scatter it and free it, while the backward pass continues with the previous layer. So each layer gets its own flat buffer and its own
+# shards. We call the parameters of a layer a *unit*. Most of the class is given. `own_parameters(layers)` assigns each parameter to the innermost
+# of these layers that contains it. As in lab 02, hooks detect when a unit's gradients are complete. They call `reduce(unit)` for the units in the
+# same order on all ranks. You write `reduce(unit)`:
 #
 # - Copy the gradients of `unit.parameters` into one buffer, padded like `unit.flat`. A parameter without a gradient (`.grad` is None) counts as
 #   zeros.
@@ -569,13 +569,13 @@ class Stage2:
         # END SOLUTION
 
     def finish(self) -> None:
-        """Reduce the units that some gradient has not reached, and restart."""
+        """Reduce the units that still miss a gradient, and get ready for the next backward pass."""
         while self.waiting:
             self.reduce(self.waiting.pop())
         self.restart()
 
     def step(self) -> None:
-        """Take the optimizer's step, each rank on its shards, and give everyone all parameters."""
+        """Update this rank's shards, and gather the updated parameters on every rank."""
         # BEGIN SOLUTION
         self.optimizer.step()
         for unit in self.units:
@@ -595,7 +595,10 @@ check.stage_2(Stage2)
 # %% tags=["hidden-check"] exercise="stage_2" points=1
 # %%px --timeout 20
 def second(make_stage, **settings):
-    """Three steps of two backward passes, with SGD; what is held and sent; and an unused layer."""
+    """Run three SGD steps of two backward passes on a model with an unused layer.
+
+    Return what the rank holds and sends.
+    """
     model = two_layers(0.5, 0.25)
     model.unused = nn.Linear(1, 3).to(device)
     nn.init.constant_(model.unused.weight, rank + 1)
@@ -644,7 +647,7 @@ check.show_values(**second(Stage2))
 # %% tags=["exercise"] exercise="predict_traffic"
 # %%px
 def predict_traffic(parameters: int, world_size: int) -> dict[str, float]:
-    """Bytes that a rank sends in a step with `plain`, `stage_1`, `stage_2`, `stage_3`."""
+    """Return the bytes a rank sends in a step with `plain`, `stage_1`, `stage_2`, `stage_3`."""
     # BEGIN SOLUTION
     once = 4 * parameters * (world_size - 1) / world_size
     return {"plain": 2 * once, "stage_1": 2 * once, "stage_2": 2 * once, "stage_3": 3 * once}
@@ -669,9 +672,9 @@ check.show_values(
 #
 # *Difficulty 4/5, 20 minutes.*
 #
-# Now shard the parameters, too. A rank keeps its shards, and a layer is whole only while it computes. Hooks do this, and the model does not
-# notice. PyTorch calls `before_forward(unit)` and `after_forward(unit)` around the layer's forward pass. It calls `before_backward(unit)` when the
-# gradient of the layer's output is there. When the layer's last gradient is complete, `reduce(unit)` is called, as in stage 2.
+# Now shard the parameters, too. A rank keeps its shards, and a layer is whole only while it computes. Hooks do this, so the model's code does not
+# change. They call `before_forward(unit)` and `after_forward(unit)` around the layer's forward pass, and `before_backward(unit)` when the gradient of
+# the layer's output is ready. When the layer's last gradient is complete, they call `reduce(unit)`, as in stage 2.
 #
 # To free a buffer, keep its tensor and give up its memory with `storage.resize_(0)`, where `storage = unit.flat.untyped_storage()`. All views
 # of the buffer stay valid: the parameters, and what autograd has kept for the backward pass. You can use them again when the storage has its bytes
@@ -715,7 +718,7 @@ class Stage3(Stage2):
             unit.layer.register_forward_hook(lambda *given, unit=unit: self.ran(unit, given[-1]))
 
     def begins(self, unit: Unit, which: str) -> None:
-        """The layer's forward or backward pass comes next."""
+        """Call the hook before the layer's forward or backward pass, and check its parameters."""
         if which == "forward":
             self.before_forward(unit)
         else:
@@ -725,7 +728,7 @@ class Stage3(Stage2):
             raise RuntimeError(f"a {which} pass begins, and the layer's parameters are not whole")
 
     def ran(self, unit: Unit, output: torch.Tensor) -> None:
-        """The layer has its output; the gradient of that is where its backward pass begins."""
+        """Call `after_forward`, and start the backward pass when the output's gradient is ready."""
         self.after_forward(unit)
         if output.requires_grad:
             output.register_hook(lambda _: self.begins(unit, "backward"))
@@ -779,7 +782,7 @@ check.stage_3(Stage3)
 # %% tags=["hidden-check"] exercise="stage_3" points=2
 # %%px --timeout 20
 def third(make_stage):
-    """As `second`, without an unused layer; and which layers are whole in each layer's passes."""
+    """Do as `second` without an unused layer. Record which layers are whole in each pass."""
     model = two_layers(0.5, 0.25)
     stage = make_stage(list(model), partial(torch.optim.SGD, lr=2**-7), group)
     x, ledger, whole = torch.full((1, 2), rank + 1.0, device=device), Ledger(), []
@@ -827,7 +830,7 @@ def one_step(stage, model, x, y, loss_function=F.cross_entropy):
     """A training step on this rank's share of the batch; returns the mean loss over all."""
     own = slice(rank, None, world_size)
     stage.zero_grad()
-    # By its samples: where the batch does not divide, some ranks have one more than others.
+    # Weight by the number of samples: if N does not divide the batch, some ranks have one more.
     loss = loss_function(model(x[own]), y[own]) * (len(x[own]) / len(x))
     loss.backward()
     stage.finish()
@@ -873,7 +876,7 @@ drawn, axes = plots.same_curves(
 # %%
 # %%px
 def held(model, stage):
-    """Bytes on this rank by kind, counted by the memory behind the tensors."""
+    """Return the bytes on this rank by kind, counted by the memory behind the tensors."""
     parameters = [*model.parameters(), *stage.shards]
     gradients = [p.grad for p in parameters if p.grad is not None]
     return {
@@ -896,7 +899,7 @@ for name, stage_class in stages.items():
     key, total = name.replace(" ", "_"), sum(bytes_held[name].values())
     memory_ratio = total / predict_stages(psi, world_size)[key]
     traffic = predict_traffic(psi, world_size)[key]
-    traffic_ratio = sent.ring_bytes() / traffic if world_size > 1 else 1.0  # nothing of nothing
+    traffic_ratio = sent.ring_bytes() / traffic if world_size > 1 else 1.0  # avoid 0 / 0
     if rank == 0:
         print(f"{name}: {total:,} bytes held, {memory_ratio:.2f} of the prediction")
         print(f"{name}: {sent.ring_bytes():,.0f} bytes sent, {traffic_ratio:.2f} of the prediction")
@@ -905,7 +908,7 @@ for name, stage_class in stages.items():
 # %%px --targets 0
 plain = costs.model_states(psi, world_size, 0, costs.FLOAT32_ADAM)
 drawn, axes = plots.memory_bars(
-    "Each stage takes one more kind off the rank", {"plain (formula)": plain, **bytes_held}
+    "Each stage shards one more kind of data", {"plain (formula)": plain, **bytes_held}
 )
 
 # %% [markdown]
@@ -920,8 +923,8 @@ drawn, axes = plots.memory_bars(
 # running, if the unit is whole, or if `unit` is None, it does nothing. `following(unit, order)` returns the unit after `unit` in a list, or None after the
 # last one. Write the two hooks:
 #
-# - `before_forward(unit)`: the unit's parameters are on their way if the layer before it started them. The first layer must start its own. Wait for them,
-#   and then start those of the next unit. The forward pass uses units in the order of `self.units`.
+# - `before_forward(unit)`: the previous layer has usually started this unit's gather. The first layer must start its own gather. Wait for the gather,
+#   and then start the gather of the next unit. The forward pass uses units in the order of `self.units`.
 # - `before_backward(unit)`: the same for the backward pass. It uses units in the reverse of the order in which their forward passes *ended*,
 #   `self.ended`.
 #
@@ -945,13 +948,13 @@ drawn, axes = plots.memory_bars(
 # %% tags=["exercise"] exercise="prefetch"
 # %%px
 def following(unit: Unit, order: list[Unit]) -> Unit | None:
-    """The unit after `unit`; None after the last."""
+    """Return the unit after `unit`, or None after the last one."""
     place = order.index(unit) + 1
     return order[place] if place < len(order) else None
 
 
 class Prefetching(Stage3):
-    """As `Stage3`; while a layer computes, the next one's parameters are on their way."""
+    """Like `Stage3`, but gather the next layer's parameters while a layer computes."""
 
     def restart(self) -> None:
         super().restart()
@@ -960,7 +963,7 @@ class Prefetching(Stage3):
             unit.work = None  # the handle of a gather that was started, and not freed since
 
     def start(self, unit: Unit | None) -> None:
-        """Start the unit's all-gather, if there is a unit and that has not been done."""
+        """Start the unit's all-gather. Do nothing if `unit` is None or its gather has started."""
         if unit is not None and unit.work is None:
             unit.flat.untyped_storage().resize_(unit.flat.nbytes)
             unit.work = dist.all_gather_single(
@@ -1021,7 +1024,7 @@ slow = emulated_group(network)
 
 
 def timed_layers():
-    """Layers that take a set time: the backward pass twice as long as the forward pass."""
+    """Return layers that take a set time. The backward pass takes twice as long as the forward pass."""
     return nn.Sequential(
         *(Stage(nn.Linear(WIDTH, WIDTH), FORWARD, 2 * FORWARD) for _ in range(LAYERS))
     )
@@ -1070,7 +1073,7 @@ rows = [
     Span(row, span.name, span.kind, span.start, span.end)
     for row, name in enumerate(runs) for span in spans[name] if span.rank == 0
 ]  # fmt: skip
-title = "Emulated: passes, their waiting included, end sooner with prefetch (the last step)"
+title = "Emulated: both passes end sooner with prefetch (last step, waiting included)"
 drawn, axes = draw(rows, title, "emulated time (ms)")
 ticks = axes.set_yticks([0, 1], ["stage 3", "prefetching"])
 
@@ -1112,7 +1115,7 @@ if rank == 0:
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
 drawn, axes = plots.same_curves(
-    "The GPT learns sharded what it learns whole", gpt_curves, "loss (nats a byte)"
+    "One curve: the GPT on one rank, and sharded in all stages", gpt_curves, "loss (nats per byte)"
 )
 
 # %% [markdown]
@@ -1137,8 +1140,8 @@ drawn, axes = plots.same_curves(
 # Edge cases: the parameter changes in place, and its gradient does not change. `gradient[part].cpu()` on a CPU is a view, not a copy. The parameter may be on a
 # GPU: move each piece of its gradient to the CPU, and the update back.
 #
-# **Predict**: somebody keeps the step count in an attribute of the object, and resumes a run after 1000 steps. The gradient stays the same. How long is the first
-# step after that, compared with the right one?
+# **Predict**: suppose that you keep the step count only in an attribute of the object, and resume a run after 1,000 steps. The gradient stays the
+# same. How large is the first update after that, compared with the right one?
 #
 # <details><summary>Hint 1</summary>
 #
@@ -1215,8 +1218,8 @@ with tempfile.TemporaryDirectory() as folder:
 # <details><summary>What you predicted</summary>
 #
 # The moments have grown to $m = g$ and $v = 0.63\,g^2$, but t is 1 again, so the corrections divide
-# $m$ by 0.1 and $v$ by 0.001. The step is therefore $10/\sqrt{633} = 0.4$ times as long as it
-# should be: too *short*, not too long. There is no error.
+# $m$ by 0.1 and $v$ by 0.001. The update is therefore $10/\sqrt{633} = 0.4$ times as large as it
+# should be: too *small*, not too large. There is no error.
 # </details>
 #
 # In stage 3, this optimizer replaces Adam, with one file for each shard. A rank then holds 8Ψ/N
@@ -1281,7 +1284,7 @@ def wide():
 
 
 def ours(stage_class, on):
-    """The stage's step and what the rank holds."""
+    """Return the stage's step and what the rank holds."""
     stage, model = sharded_model(stage_class, wide, list, adam, on)
     return partial(one_step, stage, model), lambda: sum(held(model, stage).values())
 
@@ -1336,8 +1339,8 @@ for name, (step, bytes_held_by) in ways.items():
 # sends. So on four ranks, the printed number is 2 for the all-reduce plus 4/3 for the broadcasts.
 # (N ring broadcasts of Ψ/N would send as much as one all-gather.)
 #
-# The next cell measures the time of a step of each. In the figure, a bar that ends left of the line means: faster
-# than its counterpart in the library.
+# The next cell measures the time of a step for each of them. In the figure, a bar that ends to the left of the line
+# is faster than its counterpart in the library.
 #
 # **Predict**: which stage is slowest on this machine, where messages go through memory? Which one would be slowest on a
 # slow network?

@@ -45,8 +45,8 @@ from parlab.reference import use_reference
 # samples and start from the same model. If you are stuck on an exercise, run `use_reference("its_name")` in a
 # `%%px` cell. It puts a solution in place, and you can continue.
 #
-# If the number of ranks does not divide a size, your functions raise a `ValueError` that names the size. Every
-# rank raises it before anything is sent.
+# In this lab, N is the number of ranks in `group`, which the chapter calls $t$. If N does not divide a size, your
+# functions raise a `ValueError` that names the size. Every rank raises it before anything is sent.
 #
 # # Part A: a layer on several ranks
 #
@@ -246,7 +246,7 @@ def passed(layer, x):
 
 
 def refused(make):
-    """Whether it is refused as the lab asks for."""
+    """Return whether it is refused as the lab asks for."""
     try:
         make()
     except Exception as error:
@@ -337,7 +337,7 @@ check.row_parallel_linear(RowParallelLinear)
 # %% tags=["hidden-check"] exercise="row_parallel_linear" points=1
 # %%px --timeout 20
 def row_alone():
-    """A layer of which the serial one is lost."""
+    """Return a parallel layer. Set the serial layer to zero, to detect memory that both share."""
     linear = counted(2 * world_size, 3)
     layer = RowParallelLinear(linear, group)
     for parameter in linear.parameters():
@@ -394,7 +394,7 @@ def parallel_mlp(
     column=ColumnParallelLinear,
     row=RowParallelLinear,
 ) -> nn.Sequential:
-    """This rank's share of `mlp`: same input and output on all ranks, hidden numbers split."""
+    """Return this rank's share of `mlp`, which splits the hidden numbers, not input and output."""
     # BEGIN SOLUTION
     first, activation, second = mlp
     return nn.Sequential(column(first, group), activation, row(second, group))
@@ -422,9 +422,10 @@ check.show_values(mlp=mlp_values())
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# The activation needs whole numbers, but a rank has only one term of each sum: gelu(a + b) is not gelu(a) + gelu(b). So
-# there must be an all-reduce before it and a gather at the end. That is two instead of one, and the all-reduce has the
-# size of the hidden numbers, which is 4h instead of h in a transformer.
+# The activation function needs complete sums, but a rank has only one term of each sum: gelu(a + b) is not
+# gelu(a) + gelu(b). So there must be an all-reduce before the activation function and a gather at the end. These are two
+# collectives instead of one, and the all-reduce has the size of the hidden numbers, which is 4h instead of h in a
+# transformer.
 # </details>
 #
 # Now train on MNIST. The first two layers of the MLP are cut. The last one, with ten outputs, is whole on every
@@ -466,19 +467,19 @@ drawn, axes = plots.same_curves(
 # `hidden`, forward and backward together:
 #
 # - `all_reduces`: the number of all-reduces of a layer (for one rank, this number and 0 are both accepted)
-# - `bytes`: the number of bytes that each rank passes to one of them
+# - `bytes`: the size in bytes of the tensor that each rank passes to one all-reduce
 # - `sent`: the number of bytes that a rank sends for the whole layer, if each all-reduce uses a ring
 # - `weights`: the number of bytes that a rank would send if it gathered the layer's 12h² weights once instead
 #   (without biases and norms), on a ring: (N−1)/N of them
 #
-# The check compares your numbers with formulas. It also runs all-reduces and an all-gather, and
-# compares with what they send. Later, in part B, you measure your own layer.
+# The check compares your numbers with formulas. It also runs all-reduces and an all-gather, and compares your numbers
+# with the bytes that they send. Later, in part B, you measure your own layer.
 
 
 # %% tags=["exercise"] exercise="predict_layer"
 # %%px
 def predict_layer(batch: int, sequence: int, hidden: int, world_size: int) -> dict[str, float]:
-    """`all_reduces`, `bytes`, `sent` and `weights` of a transformer layer in float32."""
+    """Return `all_reduces`, `bytes`, `sent` and `weights` of a transformer layer in float32."""
     # BEGIN SOLUTION
     size = 4 * batch * sequence * hidden
     share = (world_size - 1) / world_size
@@ -613,7 +614,7 @@ check.show_values(
 # - `self.weight` (V/N, h) is a parameter with its own memory.
 # - `forward(tokens)` gets tokens (batch, seq) int64, the same on all ranks. It returns (batch, seq, h), the same on
 #   all ranks.
-# - A rank's weight gets gradients only for its own tokens. Tokens of other ranks leave no trace in it.
+# - A rank's weight gets gradients only from its own tokens. Tokens of other ranks add nothing to the gradient of any row.
 # - `reduce` is the function that adds the ranks' parts. It is g if the argument is None.
 #
 # Edge cases: `tokens` does not change. If N does not divide the vocabulary, raise a `ValueError`. (Real vocabularies
@@ -741,7 +742,7 @@ check.show_values(
 def vocabulary_cross_entropy(
     scores: torch.Tensor, targets: torch.Tensor, group: dist.ProcessGroup
 ) -> torch.Tensor:
-    """The mean cross-entropy, where each rank has the scores of its part of the vocabulary."""
+    """Return the mean cross-entropy. Each rank has the scores of its part of the vocabulary."""
     # BEGIN SOLUTION
     _, g = f_and_g(group)
     highest = scores.detach().amax(dim=-1)
@@ -831,7 +832,7 @@ def dropout_generators(
     """Return `together`, the same on all ranks, and `apart`, different on each, both on `device`."""
     # BEGIN SOLUTION
     together = torch.Generator(device).manual_seed(seed)
-    # In the upper half of 32 bits, a number for each seed and rank: no other run draws it.
+    # In the upper half of 32 bits, each pair of seed and rank has its own number.
     apart = torch.Generator(device).manual_seed(2**31 + seed * group.size() + group.rank())
     return together, apart
     # END SOLUTION
@@ -845,7 +846,7 @@ check.dropout_generators(dropout_generators)
 # %% tags=["hidden-check"] exercise="dropout_generators" points=1
 # %%px --timeout 20
 def streams(seed):
-    """Which generators of all ranks begin alike, for this seed and the next."""
+    """Compare the first numbers of all ranks' generators, for this seed and the next one."""
     made = [g for s in (seed, seed + 1) for g in dropout_generators(s, group, device)]
     begin = [torch.rand(4, generator=g, device=device).tolist() for g in made]
     every = [one for begins in comm.allgather(begin) for one in begins]
@@ -853,14 +854,14 @@ def streams(seed):
 
 
 def distinct():
-    """How many streams the runs of a hundred seeds have."""
+    """Return how many streams the runs of a hundred seeds have."""
     made = [g for seed in range(100) for g in dropout_generators(seed, group, device)]
     begin = [torch.rand(2, generator=g, device=device).tolist() for g in made]
     return len({tuple(one) for begins in comm.allgather(begin) for one in begins})
 
 
 def moved():
-    """Whether torch's global generator is another than before."""
+    """Return whether `dropout_generators` changes the state of torch's global generator."""
     before = torch.get_rng_state()
     dropout_generators(7, group, device)
     return not torch.equal(before, torch.get_rng_state())
@@ -871,9 +872,9 @@ check.show_values(moved=moved(), distinct=distinct(), alike=streams(40), zero=st
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# It is four times as large. The sum of four equal masks has 4² times the variance of one mask, and the sum of four
-# independent masks has 4 times this variance. Dropout is then a stronger noise with fewer degrees of freedom, and there
-# is no error.
+# It is four times as large. With equal masks, the number of kept units is four times that of one mask, so its variance
+# is 4² times as large. With four independent masks, it is 4 times as large. Equal masks therefore add more noise, with
+# fewer degrees of freedom, and there is no error.
 # </details>
 #
 # ## 10. The whole GPT
@@ -942,7 +943,7 @@ check.parallel_gpt(parallel_gpt)
 # %% tags=["hidden-check"] exercise="parallel_gpt" points=2
 # %%px --timeout 30
 def small_gpt():
-    """A GPT in float64 that every rank can have a share of, and fewer tokens than it takes."""
+    """Return a float64 GPT whose sizes N divides, and inputs shorter than its maximum length."""
     config = models.GPTConfig(
         vocab_size=3 * world_size,
         sequence_length=3 * world_size,
@@ -972,7 +973,7 @@ def gpt_values(parallel):
 
 
 def block_layers():
-    """Whether a block comes back, and of which of two other classes its layers are."""
+    """Return whether `parallel_block` returns its argument, and the classes of its layers."""
     column, row = (type(name, (nn.Identity,), {}) for name in ("Column", "Row"))
     block = small_gpt()[0].blocks[0]
     same = parallel_block(block, group, column, row) is block
@@ -1034,7 +1035,7 @@ if rank == 0:
 # %%
 # %%px
 def largest_gap(parallel):
-    """Between this rank's gradients and its share of the serial model's, over the largest there."""
+    """Return the largest error of this rank's gradients, relative to the largest right one."""
     serial, shared = fresh_gpt(), parallel(fresh_gpt(), group)
     tokens, targets = batches[0]
     training.token_loss(serial(tokens), targets).backward()
@@ -1105,7 +1106,7 @@ def half_layer(on):
 # %%
 # %%px --timeout 60
 def whole_layer(network):
-    """The forward and the backward pass of a layer."""
+    """Return a function that runs the forward and the backward pass of a layer."""
     halves = [half_layer(emulated_group(network)) for _ in range(2)]
     x = torch.ones(NUMBERS, requires_grad=True)
     return lambda: halves[1](halves[0](x)).sum().backward()
@@ -1184,7 +1185,7 @@ def gathered(x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
 
 
 def scattered(x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
-    """This rank's part of the sequence of the ranks' summed (batch, seq, …); no gradient."""
+    """Return this rank's part of the sequence of the ranks' summed (batch, seq, …); no gradient."""
     parts = x.unflatten(1, (group.size(), -1)).movedim(1, 0).contiguous()
     own = torch.empty_like(parts[0])
     dist.reduce_scatter_single(own, parts.flatten(0, 1), group=group)
@@ -1234,7 +1235,7 @@ class GatherLinear(torch.autograd.Function):
 
 
 def sequence_operators(group: dist.ProcessGroup):
-    """`gather_linear(x, weight, bias)` and `scatter(x)` over the ranks of `group`."""
+    """Return `gather_linear(x, weight, bias)` and `scatter(x)` over the ranks of `group`."""
     return (
         lambda x, weight, bias: GatherLinear.apply(x, weight, bias, group),
         lambda x: Scatter.apply(x, group),
@@ -1299,7 +1300,7 @@ check.show_values(
 def predict_activations(
     batch: int, sequence: int, hidden: int, world_size: int
 ) -> dict[str, float]:
-    """Bytes that a rank keeps of a block with `serial`, `tensor_parallel`, `sequence_parallel`."""
+    """Return a rank's bytes of a block: `serial`, `tensor_parallel`, `sequence_parallel`."""
     # BEGIN SOLUTION
     once = 4 * batch * sequence * hidden
     return {
@@ -1331,8 +1332,9 @@ check.show_values(
 #
 # Two new layers replace the ones from part A, and the blocks are cut as before. The new parts are:
 #
-# - The parts of the embedding are summed *and* scattered: `reduce` is `scatter`. Each token gets its position once. The
-#   simplest way: after `scatter`, a rank adds the positions of its own part of the sequence.
+# - The parts of the embedding are summed *and* scattered: pass `scatter` as `reduce`. Add the position embedding of
+#   each token only once, not on every rank before the sum. The simplest way: after `scatter`, a rank adds the positions
+#   of its own part of the sequence.
 # - All blocks and the last norm work on (batch, seq/N, h). The output layer gathers, so a rank's scores are (batch, seq,
 #   V/N), as before.
 # - A parameter that is **whole on every rank** but saw only a part of the sequence has only a part of its gradient. These
@@ -1361,7 +1363,7 @@ check.show_values(
 # %% tags=["exercise"] exercise="sequence_parallel_gpt"
 # %%px
 class SequenceColumnLinear(ColumnParallelLinear):
-    """As its ancestor; x (batch, seq/N, inputs) is this rank's part of the sequence."""
+    """Like `ColumnParallelLinear`, but x (batch, seq/N, inputs) is a part of the sequence."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         gather_linear, _ = sequence_operators(self.group)
@@ -1369,7 +1371,7 @@ class SequenceColumnLinear(ColumnParallelLinear):
 
 
 class SequenceRowLinear(RowParallelLinear):
-    """As its ancestor; returns this rank's part of the sequence, (batch, seq/N, outputs)."""
+    """Like `RowParallelLinear`, but return a part of the sequence, (batch, seq/N, outputs)."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         _, scatter = sequence_operators(self.group)
@@ -1461,7 +1463,7 @@ if rank == 0:
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
 drawn, axes = plots.same_curves(
-    "One curve: the GPT on one rank, and split over the ranks", curves, "loss (nats a byte)"
+    "One curve: the GPT on one rank, and split over the ranks", curves, "loss (nats per byte)"
 )
 
 # %% [markdown]
@@ -1574,8 +1576,8 @@ print(", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items()))
 #   much that costs.
 # - **Nothing overlaps.** The ranks wait for the result of each all-reduce. On the CPUs of one machine, `group` uses
 #   shared memory, so an all-reduce costs little. On Gloo, all-reduces can take most of the step.
-# - **Do not split a model this small.** Tensor parallelism pays off if products are large. The chapter
-#   computes from which size.
+# - **Do not split a model this small.** Tensor parallelism pays off only if the matrix products are large. The chapter
+#   computes the smallest hidden size for which it does.
 #
 # # Going further
 #
@@ -1583,7 +1585,8 @@ print(", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items()))
 #   Where do you have to wait?
 # - `SequenceParallel` and `PrepareModuleInput` in the library's plan split the sequence as in part C, but each rank
 #   keeps the gathered inputs, and does not gather them again. Which layouts do they need?
-# - If there are fewer key-value heads than ranks, give each of them to several ranks. Which rank has the gradient then?
-# - Use two groups: tensor parallelism inside a node, and data parallelism between nodes. Over which ranks is which
-#   gradient averaged?
+# - If there are fewer key-value heads than ranks, store each key-value head on several ranks. Over which ranks must you
+#   then sum its gradient?
+# - Use two groups: tensor parallelism inside a node, and data parallelism between nodes. For each gradient, over which
+#   ranks do you average it?
 # - Send in bfloat16, and keep the weights in float32. Where does the sum over N ranks lose digits?

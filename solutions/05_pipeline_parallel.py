@@ -128,7 +128,7 @@ check.show_values(
 #
 # | | |
 # |---|---|
-# | `share.count` | the number of stages of the whole model. Stage s is on rank s % p, so a rank may have several stages |
+# | `share.count` | the number of stages of the whole model. Stage s is on rank s % p, where p is the number of ranks, so a rank may have several stages |
 # | `share.own` | this rank's stages by number: `{2: Sequential(…)}` |
 # | `share.room(action, samples)` | an empty tensor of the size that an action needs from another stage |
 # | `share.number(action)` | a number that no other action has |
@@ -333,7 +333,7 @@ def naive_step(
     else:
         mailbox.send(forward(stage + 1, 0), y)
         gradient = mailbox.receive(backward(stage, 0), len(inputs))
-    if y.requires_grad:  # a first stage that is frozen has no way back
+    if y.requires_grad:  # False if the first stage is frozen
         y.backward(gradient)
     if stage > 0:
         mailbox.send(backward(stage - 1, 0), x.grad)
@@ -350,7 +350,7 @@ check.naive_step(naive_step)
 # %% tags=["hidden-check"] exercise="naive_step" points=1
 # %%px --timeout 20
 def counting_layers(count):
-    """Layers of changing widths, whose weights count up."""
+    """Return layers of changing widths, whose weights count up."""
     layers = []
     for i in range(count):
         layer = nn.Linear(2 + i % 3, 2 + (i + 1) % 3, dtype=torch.float64, device=device)
@@ -443,7 +443,7 @@ drawn, axes = draw(
 # %% tags=["exercise"] exercise="predict_bubble"
 # %%px
 def predict_bubble(ranks: int, micro_batches: int, chunks: int) -> dict[str, float]:
-    """Bubbles `naive`, `gpipe`, `interleaved` (of `chunks` = v stages a rank), and `enough`."""
+    """Return the bubbles `naive`, `gpipe`, and `interleaved` (`chunks` = v), and `enough`."""
     # BEGIN SOLUTION
     return {
         "naive": ranks - 1,
@@ -651,7 +651,7 @@ drawn, axes = draw(
 # %% tags=["exercise"] exercise="predict_live"
 # %%px
 def predict_live(ranks: int, micro_batches: int, chunks: int, rank: int) -> dict[str, float]:
-    """Micro-batches held with `gpipe` and `one_f_one_b`; `messages` of a step."""
+    """Return how many micro-batches a rank holds (two schedules), and the `messages` of a step."""
     # BEGIN SOLUTION
     return {
         "gpipe": micro_batches,
@@ -862,7 +862,7 @@ PIECES = 6
 
 
 def timed_run(schedule, group):
-    """The spans of the fastest step of your pipeline on stages of a set duration."""
+    """Return the spans of the fastest step of your pipeline on stages of a set duration."""
     ranks, stages, micro_batches = sizes(schedule)
     share = timed_share(rank, ranks, stages, FORWARD / stages, BACKWARD / stages)
     timeline = Timeline(comm.Split(rank < ranks))
@@ -888,7 +888,7 @@ drawn, axes = draw(
 # %%px --targets 0
 drawn, axes = draw(
     with_idle(turns_spans),
-    "1F1B: the same bubble, and a backward pass at once",
+    "1F1B: the same bubble, but backward passes start earlier",
     "emulated time (ms)",
 )
 
@@ -946,7 +946,7 @@ for make in (gpipe, one_f_one_b):
     for m in (4, 8, 16):
         pipeline = gpt_pipeline(make(world_size, m), tokens)
         batch = tokens[: SAMPLES * m], targets[: SAMPLES * m]
-        pipeline.step(*batch)  # gradients are there from here on
+        pipeline.step(*batch)  # creates the gradients, so that the next step does not count them
         with memory.Peak(device) as peak:
             pipeline.step(*batch)
         peaks[make.__name__, m] = comm.allgather(peak.bytes)
@@ -955,21 +955,22 @@ for make in (gpipe, one_f_one_b):
 # %%
 # %%px
 def growth(schedule):
-    """How many times as much each rank holds with twice the micro-batches."""
+    """Return how many times as much each rank holds with twice the micro-batches."""
     return [
         large / small for large, small in zip(peaks[schedule, 16], peaks[schedule, 8], strict=True)
     ]
 
 
 if rank == 0:
-    print(f"twice the micro-batches: GPipe's peak grows on every rank {min(growth('gpipe')) > 1.5}")
-    print(f"1F1B's peak grows on no rank {max(growth('one_f_one_b')) < 1.2}")
+    print("with twice the micro-batches,")
+    print(f"GPipe's peak grows by more than 50% on every rank: {min(growth('gpipe')) > 1.5}")
+    print(f"1F1B's peak grows by less than 20% on every rank: {max(growth('one_f_one_b')) < 1.2}")
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
 from parlab import plots
 
-drawn, axes = plots.subplots("1F1B: what a rank holds does not grow with m", 1, 2, sharey=True)
+drawn, axes = plots.subplots("1F1B: what a rank holds hardly grows with m", 1, 2, sharey=True)
 for column, name in zip(axes, ("gpipe", "one_f_one_b"), strict=True):
     for r in range(world_size):
         values = [peaks[name, m][r] / 1e6 for m in (4, 8, 16)]
@@ -980,10 +981,10 @@ legend = axes[0].legend(frameon=False, labelcolor=plots.NEUTRAL)
 
 # %% [markdown]
 # How many micro-batches are best? PyTorch's tutorial on model parallelism trains with batches of 120 images on two
-# GPUs. In pieces of 20, three steps take 2.51 s, against 3.75 s on one GPU (49 % faster) and 4.02 s with the naive
-# split (60 % faster). More pieces fill the pipeline better, but each pass has a fixed cost. In the next cell, a pass
-# of the whole batch through one stage takes 60 ms forward and 120 ms backward. Each pass, however small its piece,
-# takes 3 % of this in addition.
+# GPUs. With micro-batches of 20 images, three steps take 2.51 s, compared with 3.75 s on one GPU (49% faster) and
+# 4.02 s with the naive split (60% faster). More micro-batches fill the pipeline better, but each pass has a fixed
+# cost. In the next cell, a pass of the whole batch through one stage takes 60 ms forward and 120 ms backward. Each
+# pass, however small its micro-batch, takes 3% of this in addition.
 
 # %% tags=["nbval-ignore-output"]
 # %%px --timeout 60
@@ -991,7 +992,7 @@ WHOLE, FIXED = 60e-3, 0.03
 
 
 def one_batch(ranks, pieces, group):
-    """A step of a batch in so many pieces, on stages of a set duration."""
+    """Return a function that runs a step in `pieces` micro-batches, on stages of a set duration."""
     seconds = WHOLE * (FIXED + 1 / pieces)
     share = timed_share(rank, ranks, 1, seconds, 2 * seconds)
     pipeline = Pipeline(share, gpipe(ranks, pieces), mean_square, group)
@@ -1008,7 +1009,7 @@ gain = took[1] / min(took.values()) - 1 if took else 0.0
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
-drawn, axes = plots.subplots("Two ranks: too few pieces wait, too many cost")
+drawn, axes = plots.subplots("Two ranks: too few or too many micro-batches slow a step down")
 bars = axes.bar(
     [str(120 // n) for n in took], [1e3 * s for s in took.values()], **plots.hatched("compute")
 )
@@ -1273,7 +1274,8 @@ for task, (make_layers, loss_function, batches) in tasks.items():
             whole = nn.Sequential(*make_layers())
             curve["one rank"] = training.plain_losses(whole, make_optimizer, batches, loss_function)
         for name, schedule in schedules.items():
-            # Every rank makes the same model and keeps its own stages: copies tie no ranks.
+            # Every rank makes the whole model and keeps its own stages, so the first and the
+            # last rank have separate copies of the tied weight.
             curve[name] = pipeline_losses(
                 make_layers(), loss_function, make_optimizer, batches, schedule
             )
@@ -1282,7 +1284,7 @@ if rank == 0:
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
-drawn, axes = plots.same_curves("One curve: one rank, and a pipeline by three schedules", curves)
+drawn, axes = plots.same_curves("One rank and all three schedules have the same curve", curves)
 
 # %% [markdown]
 # # With remote calls
@@ -1332,9 +1334,10 @@ elif rank == 0:
     print("not run: this cell is for CPU ranks on one machine")
 
 # %% [markdown]
-# The code is short, and it is naive: the loop waits in each call. To fill the time, it would have to call for many
-# micro-batches at once, and tell each rank their order. That is a schedule. Then the ranks can just as well have
-# the schedule from the start and run it without a caller.
+# The code is short (`_train` in `parlab/libraries/rpc_pipeline.py`), and it is naive: rank 0 waits in each call, so only
+# one rank computes at a time. A step therefore takes about as long as in your naive split. To keep all ranks busy, rank 0
+# would have to call for many micro-batches at once, and tell each rank their order. That is a schedule. Then the ranks can
+# just as well have the schedule from the start and run it without a caller.
 #
 # # Against the library
 #
@@ -1397,7 +1400,8 @@ print(", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items()))
 #
 # # Going further
 #
-# - Receive ahead: start the `irecv` of the next action before you compute this one. On which link does this save time?
+# - Receive ahead: start the `irecv` of the next action before you compute this one. Does this save time? Try it on
+#   emulated networks with fast and with slow links.
 # - Split the backward pass: first compute the gradients of the inputs, and compute those of the weights when there is
 #   nothing else to do. The bubble shrinks, at best to zero (*zero bubble* in the chapter).
 #   `torch.autograd.grad` computes the first half.

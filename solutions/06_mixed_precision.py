@@ -47,7 +47,7 @@ from parlab.reference import use_reference
 #
 # # Part A: sixteen bits
 #
-# ## 1. Read a half
+# ## 1. Decode float16
 #
 # *Difficulty 2/5, 10 minutes.*
 #
@@ -82,7 +82,7 @@ from parlab.reference import use_reference
 # %% tags=["exercise"] exercise="decode_half"
 # %%px
 def decode_half(bits: int) -> float:
-    """The number that the 16 bits of a float16 stand for."""
+    """Return the number that the 16 bits of a float16 stand for."""
     # BEGIN SOLUTION
     sign = -1.0 if bits >> 15 else 1.0
     exponent, mantissa = bits >> 10 & 31, bits & 1023
@@ -116,7 +116,7 @@ check.show_values(
 # exponent, so its normal numbers go from 1.2·10⁻³⁸ to 3.4·10³⁸. A bfloat16 also has eight, and about the same range.
 # </details>
 #
-# ## 2. Write a half
+# ## 2. Encode float16
 #
 # *Difficulty 3/5, 15 minutes.*
 #
@@ -190,7 +190,7 @@ check.show_values(
 # %%
 # %%px --timeout 60
 numbers = torch.randn(20_000, dtype=torch.float64) * torch.exp2(torch.randint(-30, 18, (20_000,)))
-numbers = numbers.float()  # torch's way to a half begins at a float32
+numbers = numbers.float()  # torch rounds to float32 before it rounds to float16
 ours = torch.tensor([encode_half(x) for x in numbers.tolist()], dtype=torch.uint16)
 same_bits = torch.equal(ours, numbers.half().view(torch.uint16))
 if rank == 0:
@@ -203,7 +203,7 @@ if rank == 0:
 #
 # A weight and its update can both be halves, and both far from zero. But their sum is rounded, too, to the halves near
 # the *weight*. If the update is too small compared with the weight, the sum is the weight again. Then the step has no
-# effect, and neither have later steps of this size.
+# effect, and later steps of this size have none either.
 #
 # `eps` is the gap from 1 to the next larger number: $2^{-10}$ for float16, $2^{-7}$ for bfloat16. **Predict in numbers**,
 # for a positive weight far from both ends of the format:
@@ -219,7 +219,7 @@ if rank == 0:
 # %% tags=["exercise"] exercise="predict_vanishing"
 # %%px
 def predict_vanishing(weight: float, eps: float) -> dict[str, float]:
-    """The largest updates that change nothing, `added` and `subtracted`, and where a `counter` stops.
+    """Return `added` and `subtracted`, the largest updates without effect, and `counter`.
 
     `weight` is a number of the format whose gap above 1 is `eps`.
     """
@@ -267,9 +267,9 @@ for weight in (1.0, 0.5, 1024.0):
             )
 
 # %% [markdown]
-# With a step that is one percent longer, float16 moves twice as far as it should, because each step is rounded up to a
-# whole gap. The bfloat16 stops at the next power of two, where the gap doubles. A 16-bit weight cannot take small steps,
-# whatever the optimizer does.
+# With a step that is one percent longer, a float16 weight moves twice as far as it should, because each step is rounded up
+# to a whole gap. A bfloat16 weight stops at the next power of two, where the gap doubles. A 16-bit weight cannot take small
+# steps, whatever the optimizer does.
 
 # %% [markdown]
 # # Part B: two remedies
@@ -361,8 +361,8 @@ def counted(scale):
 check.show_values(scaled=[counted(scale) for scale in (1.0, 2.0**-20, 2.0**-24)])
 
 # %% [markdown]
-# The next cell counts the gradients of the activations of two models in float32, and draws what float16 can hold: the MLP on
-# MNIST with a batch of 64, and the small GPT with 16 windows of text.
+# The next cells count the gradients of the activations of two models in float32, and show what float16 can hold of them. The
+# models are the MLP on MNIST with a batch of 64, and the small GPT with 16 windows of text.
 
 # %%
 # %%px --timeout 60
@@ -371,7 +371,7 @@ text_batch = training.text_batches(1, 16, 64, device)[0]
 
 
 def gradients_of(model, loss_function, inputs, targets):
-    """How many gradients of activations have which exponent, in the linear layers."""
+    """Return how many gradients of activations have which exponent, in the linear layers."""
     layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
     return gradient_exponents(layers, lambda: loss_function(model(inputs), targets).backward())
 
@@ -387,8 +387,8 @@ histograms = {
 # %%
 # %%px
 def survivors(counts, scale=0):
-    """Shares of the numbers other than 0 that 2^`scale` times them are: zero, subnormal, normal, too
-    large, in float16."""
+    """Multiply the numbers by 2^`scale`. Return which shares are zero, subnormal, normal, and too
+    large in float16. Numbers that were 0 before do not count."""
     total = sum(n for e, n in counts.items() if e is not None)
     ends = [-math.inf, -25, -14, 16, math.inf]
     return [
@@ -415,7 +415,7 @@ for name, counts in histograms.items():
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
-drawn, axes = plots.subplots("Gradients use the lower end of float16, and fall off it")
+drawn, axes = plots.subplots("Many gradients are at or below the lower end of float16's range")
 for i, (name, counts) in enumerate(histograms.items()):
     exponents = sorted(e for e, n in counts.items() if e is not None and n)
     total = sum(n for e, n in counts.items() if e is not None)
@@ -447,8 +447,8 @@ legend = axes.legend(
 # *Difficulty 2/5, 10 minutes.*
 #
 # The model computes with 16-bit weights, but exercise 3 shows that small updates of such weights vanish. So the optimizer
-# gets float32 copies, the *master weights*. It updates the copy, which can take small steps, and the model gets the rounded
-# copy. Many steps that would vanish one by one add up.
+# gets float32 copies, the *master weights*. It updates these copies, which can take small steps, and the model then gets
+# their rounded values. In the copies, many small steps add up, although each of them alone would vanish in 16 bits.
 #
 # - In `__init__`, `self.master` gets a float32 `nn.Parameter` for each of the 16-bit `self.parameters`, in the same order.
 #   `self.optimizer` is `make_optimizer(self.master)`.
@@ -753,7 +753,7 @@ check.show_values(
 #
 # *Difficulty 2/5, 10 minutes.*
 #
-# Data parallelism sends every gradient in every step. In 16 bits, these are half as many bytes. The mean over the ranks
+# Data parallelism sends every gradient in every step. In 16 bits, these are half as many bytes. The mean over N ranks
 # consists of a sum and a division by N, and in 16 bits their order matters: gradients near the
 # largest float16 overflow in the sum, even if their mean does not.
 #
@@ -817,7 +817,7 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# 80,000 is not a half, so the result is infinity, although the mean is 20,000. If you divide before the sum,
+# The sum, 80,000, is too large for float16, so the result is infinity, although the mean is 20,000. If you divide before the sum,
 # $3 \cdot 2^{-24}/4$ is between 0 and the smallest half and rounds up to it. The sum is $4 \cdot 2^{-24}$, a third too much.
 # If you divided after the sum, the result would be exact. Loss scaling keeps gradients far from both ends, if possible. PyTorch's
 # FSDP divides float16 gradients by about √N before the sum, and by the rest after it.
@@ -834,7 +834,7 @@ def error(sums, right):
 
 
 def summed_in_turn(numbers, dtype):
-    """The mean over the ranks, summed rank by rank in `dtype`."""
+    """Return the mean over the ranks, summed rank by rank in `dtype`."""
     total = torch.zeros(numbers.shape[1], dtype=dtype)
     for one in (numbers / len(numbers)).to(dtype):
         total = total + one
@@ -981,7 +981,7 @@ check.show_values(good=mixed_steps(lambda step: None), bad=mixed_steps(lambda st
 # %% tags=["exercise"] exercise="predict_bytes"
 # %%px
 def predict_bytes(parameters: int, world_size: int) -> dict[str, float]:
-    """Bytes on one rank: `held_` and `sent_`, each with `float32`, `mixed` and `sharded`."""
+    """Return the bytes that a rank holds and sends, `held_` and `sent_`, for three methods."""
     # BEGIN SOLUTION
     ring = 2 * (world_size - 1) / world_size
     return {
@@ -1055,7 +1055,7 @@ check.show_values(
 # %% tags=["exercise"] exercise="sharded_master_weights"
 # %%px
 class ShardedMasterWeights:
-    """16-bit weights, whole; a shard of their float32 copies and of the optimizer's states.
+    """All 16-bit weights, and one shard of their float32 copies and of the optimizer's states.
 
         weights = ShardedMasterWeights(model, make_optimizer, group)
         (scaler.scale * loss).backward()
@@ -1213,7 +1213,7 @@ def sharded(model, inputs, targets):
 # %%
 # %%px --timeout 60
 def measured(train):
-    """Bytes by kind after two steps and the backward pass of a third; bytes sent in a step."""
+    """Return bytes by kind after two steps and a backward pass, and the bytes sent in a step."""
     torch.manual_seed(0)
     model = models.GPT().to(device).half()
     inputs, targets = (part[rank::world_size] for part in text_batch)
@@ -1244,7 +1244,7 @@ for way, train in {"mixed": mixed, "sharded": sharded}.items():
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
 drawn, axes = plots.subplots(
-    f"Only in shards do master weights save memory (N = {world_size})", figsize=(7, 3)
+    f"Master weights save memory only if they are sharded (N = {world_size})", figsize=(7, 3)
 )
 styles = ["parameters", "gradients", plots.series(3, ""), "optimizer_states"]
 for row, (way, found) in enumerate(reversed(held.items())):
@@ -1299,7 +1299,7 @@ def small_gpt():
 
 
 def loss_of(model, batch, dtype):
-    """The loss of this rank's samples."""
+    """Return the loss of this rank's samples."""
     inputs, targets = (part[rank::world_size] for part in batch)
     scores = model(inputs.to(dtype) if inputs.is_floating_point() else inputs)
     return training.token_loss(scores.float(), targets)
@@ -1308,7 +1308,7 @@ def loss_of(model, batch, dtype):
 # %%
 # %%px
 def pure_step(model, optimizer, loss, dtype):
-    """The gradients' mean travels, and the optimizer works, in the model's own dtype."""
+    """Average the gradients and take the optimizer's step, both in the model's own dtype."""
     optimizer.zero_grad()
     loss.backward()
     for parameter in model.parameters():
@@ -1319,7 +1319,7 @@ def pure_step(model, optimizer, loss, dtype):
 
 
 def master_step(weights, loss, dtype):
-    """The gradients' mean travels in the model's dtype, and the optimizer works in float32."""
+    """Average the gradients in the model's dtype, and take the optimizer's step in float32."""
     loss.backward()
     weights.collect()
     reduce_halves([copy.grad for copy in weights.master], dtype, group)
@@ -1329,7 +1329,7 @@ def master_step(weights, loss, dtype):
 # %%
 # %%px
 def losses_of(dtype, way, make_model, batches, make_optimizer, weight):
-    """The mean loss over all ranks before each step; `weight` multiplies the loss."""
+    """Return the mean loss over all ranks before each step; `weight` multiplies the loss."""
     torch.manual_seed(0)
     model = make_model().to(device, dtype)
     optimizer = make_optimizer(model.parameters())
@@ -1372,7 +1372,7 @@ POINTS = 8  # of each curve; on MNIST, each is the mean of one epoch
 # %%
 # %%px --timeout 200
 def averaged(losses):
-    """The means of `POINTS` parts; nothing from the first NaN on, but the first loss at least."""
+    """Return the means of `POINTS` parts up to the first NaN, or else the first loss alone."""
     means = losses.view(POINTS, -1).mean(1).tolist()
     return list(itertools.takewhile(math.isfinite, means)) or [losses[0].item()]
 
@@ -1399,13 +1399,13 @@ for setting, runs in curves.items():
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
 every = {setting: len(SETTINGS[setting][1]) // POINTS for setting in curves}
-title = "Small steps need master weights, small gradients a scale"
+title = "Small steps need master weights; small gradients need a scale"
 drawn, axes = plots.ending_curves(title, curves, POINTS, every)
 
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# On the left, both pure ways stall: the updates vanish, and bfloat16 loses more of them, because its mantissa has three bits less.
+# On the left, both pure ways stall: the updates vanish, and bfloat16 loses more of them, because its mantissa has three fewer bits.
 # Master weights solve this in both formats. In the middle, float16 fails without a scale, with and without master weights: most
 # gradients become zero in the backward pass, and the others are rounded to multiples of the smallest half. Pure bfloat16 learns,
 # because the steps are large, and nothing underflows with the exponents of float32. On the right, the same happens, and pure float16
@@ -1441,9 +1441,9 @@ if rank == 0:
 # %% [markdown]
 # # Against the library
 #
-# PyTorch keeps the parameters in float32, and `torch.autocast` casts them where they are used: it computes products in 16 bits
-# and losses in float32, on GPUs also norms and softmax. So the parameters themselves are the master weights. `torch.amp.GradScaler`
-# has the rule of exercise 7. The next cells train the same MLP on the same batches with your code
+# PyTorch keeps the parameters in float32, and `torch.autocast` converts them when a function uses them. It computes products in
+# 16 bits and losses in float32. On GPUs, it also computes norms and softmax in float32. So the parameters themselves are the
+# master weights. `torch.amp.GradScaler` has the rule of exercise 7. The next cells train the same MLP on the same batches with your code
 # and with PyTorch's, both on the default group. The scale starts far too high and grows after four
 # good steps.
 
@@ -1510,8 +1510,8 @@ print(", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items()))
 #
 # - **The same rule.** Both start too high, and halve the scale step by step without changing a weight. Then they try a higher scale
 #   in every fifth step.
-# - **No speed.** Many CPUs multiply halves more slowly than floats, and in a model as small as this one, calls take most of the
-#   time. On a GPU, products in 16 bits are several times as fast. That is their purpose.
+# - **No gain in speed.** Many CPUs multiply float16 numbers more slowly than float32 numbers, and in a model as small as this one,
+#   calls take most of the time. On a GPU, products in 16 bits are several times as fast as in float32.
 # - **Where the casts are.** Autocast keeps some operations in float32. The parameters are float32, so `DistributedDataParallel`
 #   sends their gradients in float32. You sent halves. Its hook `fp16_compress_hook` also sends halves, and divides before the sum.
 #

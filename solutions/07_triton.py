@@ -150,8 +150,9 @@ check.show_values(added=[added(size, block) for size, block in [(7, 16), (48, 16
 #
 # *Difficulty 3/5, 15 minutes.*
 #
-# The softmax of a row is $e^{x_i} / \sum_j e^{x_j}$. $e^{89}$ is too large for a float32, so the row's maximum is subtracted
-# first. It cancels out. In PyTorch, these are five operations, and each of them reads and writes memory:
+# The softmax of a row is $e^{x_i} / \sum_j e^{x_j}$. $e^{89}$ is too large for a float32, so we first subtract the row's maximum.
+# This divides the numerator and the denominator by the same number, so the result stays the same. In PyTorch, the softmax takes five
+# operations, and each of them reads and writes memory:
 #
 #     highest = x.amax(1, keepdim=True)
 #     shifted = x - highest
@@ -205,7 +206,7 @@ def softmax_kernel(x_pointer, out_pointer, x_stride, out_stride, columns, BLOCK:
 
 
 def softmax(x: torch.Tensor) -> torch.Tensor:
-    """The softmax of each row of `x`, (rows, columns), as a new tensor of its dtype."""
+    """Return the softmax of each row of `x`, (rows, columns), as a new tensor of its dtype."""
     # BEGIN SOLUTION
     rows, columns = x.shape
     out = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
@@ -262,7 +263,7 @@ check.show_values(softmaxed=[softmaxed(3, 0.0), softmaxed(5, 500.0), softmaxed(9
 # %% tags=["exercise"] exercise="predict_fusion"
 # %%px
 def predict_fusion(rows: int, columns: int, size: int) -> dict[str, float]:
-    """Bytes that a softmax moves, eager and fused; its FLOP/byte; bytes that Adam moves, both ways."""
+    """Return the bytes that softmax and Adam move, eager and fused, and the softmax's FLOP/byte."""
     # BEGIN SOLUTION
     matrix, column = rows * columns * size, rows * size
     reads = 5 * matrix + 2 * column
@@ -380,7 +381,7 @@ if rank == 0:
 def adam_rule(
     p, g, m, v, lr, share1, share2, correction1, correction2, eps, decay, DECOUPLED: tl.constexpr
 ):
-    """p, m, and v after a step, all blocks of float32; share1 is 1 − β₁, correction1 is 1 − β₁ᵗ."""
+    """Return p, m, and v after a step, in float32; share1 = 1 − β₁, correction1 = 1 − β₁ᵗ."""
     # BEGIN SOLUTION
     if DECOUPLED:
         p = p - lr * decay * p
@@ -926,8 +927,8 @@ check.show_values(multiplied=[multiplied(3, 40, 70, 1), multiplied(100, 5, 33, 2
 #
 # ## Tuning: registers and spills
 #
-# Larger tiles use each loaded number more often. A program keeps its sums in registers, and a thread has 255 of them at most. If they
-# are not enough, the compiler *spills* numbers to memory. The compiler needs no GPU, so the next cell compiles your kernel for an H100.
+# Larger tiles use each loaded number more often. A program keeps its sums in registers, and a thread can use at most 255 registers.
+# If it needs more, the compiler *spills* numbers to memory. The compiler needs no GPU, so the next cell compiles your kernel for an H100.
 # **Predict** which of these configurations spill, and then try others.
 
 # %%
@@ -1040,7 +1041,7 @@ def online_softmax_kernel(
 
 
 def online_softmax(x: torch.Tensor, block: int = 1024) -> torch.Tensor:
-    """The softmax of each row of `x`, (rows, columns), in blocks of `block` columns."""
+    """Return the softmax of each row of `x`, (rows, columns), in blocks of `block` columns."""
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     grid, strides = (len(x),), (x.stride(0), out.stride(0))
     online_softmax_kernel[grid](x, out, *strides, x.shape[1], BLOCK=block)
@@ -1116,9 +1117,9 @@ check.show_values(
 #
 # <details><summary>Hint 2</summary>
 #
-# A key that does not exist, or that is after the query, must have the score −∞: `tl.where(allowed, scores, -float("inf"))`. Its values
-# are multiplied by 0, so load them as 0. If they are NaN, the product is NaN. The first tile has key 0, which all queries use, so the
-# largest number is finite after the first step.
+# A key that does not exist, or that is after the query, must have the score −∞: `tl.where(allowed, scores, -float("inf"))`. Its weight
+# is then 0. But 0 times NaN is NaN, so load the row of `v` of a key that does not exist as 0, with `other=0.0`. The first tile has key 0,
+# which all queries use, so the largest number is finite after the first step.
 # </details>
 
 
@@ -1256,7 +1257,8 @@ for causal in (False, True):
 # The check also tries:
 #
 # - **Rows of any length**, also of one element, and more rows than there are programs.
-# - **Numbers around 200**, for which the mean of $x^2$ minus $\mu^2$ is too inaccurate.
+# - **Numbers around 200.** Compute the variance from $x - \mu$. The difference between the mean of $x^2$ and $\mu^2$ is too
+#   inaccurate for them.
 # - **A gradient with any strides.** `y.sum().backward()` passes one whose elements share their memory.
 #
 # **Predict**: `x` is 4,096 × 4,096 in float32. How many bytes does the backward pass move? How many of them are partial sums of 128
@@ -1335,7 +1337,7 @@ class LayerNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, weight, bias, eps):
-        """The layer norm of each row of `x`, (rows, columns)."""
+        """Return the layer norm of each row of `x`, (rows, columns)."""
         # BEGIN SOLUTION
         rows, columns = x.shape
         y = torch.empty_like(x)
@@ -1348,7 +1350,7 @@ class LayerNorm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, dy):
-        """The gradients of x, weight, and bias, and None for eps."""
+        """Return the gradients of x, weight, and bias, and None for eps."""
         # BEGIN SOLUTION
         x, weight, mean, rstd = ctx.saved_tensors
         rows, columns = x.shape
@@ -1461,7 +1463,7 @@ import statistics
 def fair_benchmark(
     makers, make_parameters, rounds, warm_up, clock, synchronize
 ) -> dict[str, float]:
-    """The median seconds of a step of each optimizer, by its name.
+    """Return the median seconds of a step of each optimizer, by its name.
 
     Args:
         makers: by name, functions that take parameters and return a step, which is a function.

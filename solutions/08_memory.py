@@ -94,7 +94,7 @@ from parlab.sharding import flat_buffers
 def predict_kept(
     batch: int, sequence: int, hidden: int, heads: int, layers: int, vocabulary: int
 ) -> dict[str, float]:
-    """Bytes kept in float32 by a `block`, by its `scores`, by the `model`, and `checkpointed`."""
+    """Return float32 bytes kept by a `block`, its `scores`, the `model`, and `checkpointed`."""
     # BEGIN SOLUTION
     between = 4 * batch * sequence * hidden
     end = 2 * between + 4 * batch * sequence * vocabulary
@@ -167,7 +167,7 @@ check.show_values(
 # %% tags=["exercise"] exercise="kept_bytes"
 # %%px
 def kept_bytes(forward: Callable[[], Any], model: nn.Module) -> int:
-    """Bytes that autograd keeps of `forward()` for the backward pass.
+    """Return the bytes that autograd keeps of `forward()` for the backward pass.
 
     Each storage counts once, and as a whole. Those of the parameters of `model` do not count.
     """
@@ -237,7 +237,7 @@ def plain_run(function, *args, **kwargs):
 
 
 def forward_loss(model, run):
-    """The loss of a GPT, each of whose blocks is called by `run(block, x)`."""
+    """Return the loss of a GPT, each of whose blocks is called by `run(block, x)`."""
     x = model.tokens(windows) + model.positions.weight
     for block in model.blocks:
         x = run(block, x)
@@ -482,7 +482,7 @@ from parlab.plots.memory_steps import memory_over_time
 
 
 def recorded(run):
-    """The memory in a step whose blocks are called by `run`."""
+    """Return the memory in a step whose blocks are called by `run`."""
     with memory.History(device) as history:
         loss = forward_loss(eight_layers, run)
         history.mark("backward pass begins")
@@ -558,7 +558,7 @@ drawn, axes = memory_over_time(
 # %% tags=["exercise"] exercise="plan_recomputation"
 # %%px
 def plan_recomputation(segments: list[Segment], budget: int) -> list[bool]:
-    """The plan that recomputes the fewest FLOPs with a peak of at most `budget` bytes.
+    """Return the plan that recomputes the fewest FLOPs with a peak of at most `budget` bytes.
 
     Returns for each segment whether its activations are kept (True) or recomputed (False).
     Raises a ValueError that names the smallest budget that works, if no plan fits.
@@ -956,7 +956,7 @@ check.chunked_cross_entropy(chunked_cross_entropy)
 # %% tags=["hidden-check"] exercise="chunked_cross_entropy" points=2
 # %%px --timeout 20
 def loss_and_gradients(tokens, chunk_size, factor):
-    """The loss and the gradients for given numbers; every third target is ignored."""
+    """Return the loss and the gradients for given numbers; every third target is ignored."""
     hidden = torch.linspace(-1, 1, tokens * 2, device=device).view(tokens, 2).requires_grad_()
     weight = torch.tensor([[3.0, -1.0], [0.5, 2.0], [rank, 0.25]], device=device).requires_grad_()
     targets = torch.tensor([(-100, 1, 2, -100, 0, 1)[i % 6] for i in range(tokens)], device=device)
@@ -967,7 +967,7 @@ def loss_and_gradients(tokens, chunk_size, factor):
 
 
 def largest_share(tokens, vocab_size, chunk_size):
-    """Whether the memory at the peak is less than a fifth of all logits."""
+    """Return whether the memory at the peak is less than a fifth of all logits."""
     hidden, weight = torch.ones(tokens, 2), torch.ones(vocab_size, 2)
     targets = torch.arange(tokens) % vocab_size
     leaves = hidden.to(device).requires_grad_(), weight.to(device).requires_grad_()
@@ -985,9 +985,9 @@ check.show_values(
 # <details><summary>What you predicted</summary>
 #
 # Three such tensors are alive. The forward pass keeps the logarithms of the probabilities, and frees the logits. The backward
-# pass adds the gradient of these logarithms and the gradient of the logits. With small chunks, the largest tensor is the
-# gradient of the weight, of $Vh$ numbers, which training needs in any case. A chunk of $c$ tokens has $cV$ logits, so chunks
-# of much fewer than $h$ tokens save little more.
+# pass allocates two more: the gradient of these logarithms, and the gradient of the logits. With small chunks, the largest tensor
+# is the gradient of the weight, of $Vh$ numbers, which training needs in any case. A chunk of $c$ tokens has $cV$ logits, so
+# chunks of much fewer than $h$ tokens save little more.
 # </details>
 #
 # The next cells measure the peak for several chunk sizes, and compare it with the bytes of all logits:
@@ -1055,7 +1055,7 @@ label = axes.set_ylabel("time / time of F.cross_entropy")
 # %%
 # %%px --timeout 60
 def gpt_losses(loss_of):
-    """The losses of 20 steps of a small GPT whose output weight is its embedding."""
+    """Return the losses of 20 steps of a small GPT whose output weight is its embedding."""
     torch.manual_seed(0)
     model = models.GPT().to(device)
     weight, model.unembed = model.unembed.weight, nn.Identity()
@@ -1098,7 +1098,7 @@ if rank == 0:
 # %% tags=["exercise"] exercise="predict_state_bytes"
 # %%px
 def predict_state_bytes(shapes: list[tuple[int, ...]]) -> dict[str, float]:
-    """Bytes of the states of `momentum`, `adam`, and `adafactor`, in float32."""
+    """Return the bytes of the states of `momentum`, `adam`, and `adafactor`, in float32."""
     # BEGIN SOLUTION
     numbers = sum(math.prod(shape) for shape in shapes)
     return {"momentum": 4 * numbers, "adam": 8 * numbers, "adafactor": 4 * sum(map(sum, shapes))}
@@ -1217,7 +1217,7 @@ check.adafactor_step(adafactor_step)
 # %% tags=["hidden-check"] exercise="adafactor_step" points=2
 # %%px --timeout 20
 def moved(shape, steps, **settings):
-    """How far a parameter moves in `steps` steps, whether its state is small, and the count."""
+    """Return how far a parameter moves in `steps` steps, if its state is small, and the count."""
     size = math.prod(shape)
     start = torch.linspace(-1, 2, size, device=device).view(shape)
     parameter, state = start.clone(), {}
@@ -1269,7 +1269,7 @@ text_lines = training.text_batches(100, 8, 64, device)
 
 
 def trained_with(make_optimizer):
-    """The losses of 100 steps, and the bytes of the optimizer's states after them."""
+    """Return the losses of 100 steps, and the bytes of the optimizer's states after them."""
     torch.manual_seed(0)
     model = models.GPT().to(device)
     optimizer = make_optimizer(model.parameters())
@@ -1596,7 +1596,7 @@ lines = training.text_batches(100, 8, 64, device)
 
 
 def adam_run(make_optimizer):
-    """The losses of 100 steps, and the bytes of the optimizer's states after them."""
+    """Return the losses of 100 steps, and the bytes of the optimizer's states after them."""
     torch.manual_seed(0)
     model = models.GPT().to(device)
     optimizer = make_optimizer(model.parameters(), lr=1e-3)
@@ -1634,7 +1634,7 @@ print(
 # - `activations`: bytes that the checkpointed layers keep from the forward pass for the backward pass
 # - `sent`: bytes that the rank sends in a step, on a ring
 #
-# Leave out padding and step counters. The check compares with the right numbers. After the next exercise, you measure all five.
+# Leave out padding and step counters. After the next exercise, you measure all five.
 
 
 # %% tags=["exercise"] exercise="predict_rank_bytes"
@@ -1642,7 +1642,7 @@ print(
 def predict_rank_bytes(
     parameters: int, world_size: int, layers: int, batch: int, sequence: int, hidden: int
 ) -> dict[str, float]:
-    """Bytes of a rank: `parameters`, `gradients`, `states`, `activations`, and `sent` in a step."""
+    """Return a rank's bytes: `parameters`, `gradients`, `states`, `activations`, and `sent`."""
     # BEGIN SOLUTION
     shard = parameters / world_size
     return {
@@ -1689,8 +1689,8 @@ check.show_values(
 #   them. Each step starts from a gradient of zero, even if an earlier backward pass has left
 #   another one.
 # - **Reduce the gradients once in a step**, and send no more than 2 · 4Ψ · (N − 1)/N bytes, plus padding. The backward pass
-#   runs each layer's forward pass a second time. If a hook on an inner module started a reduction, it would start it in both passes.
-#   So keep communication out of the forward pass, and reduce when the backward pass has ended.
+#   runs each layer's forward pass a second time, so whatever the forward pass of a layer sends or registers (such as a hook on a
+#   tensor) would be sent or registered twice. Keep communication out of the forward pass, and reduce when the backward pass has ended.
 #
 # Edge cases:
 #
@@ -1809,7 +1809,7 @@ check.show_values(four=sharded_steps(4), one=sharded_steps(1), large=sharded_ste
 # %%
 # %%px --timeout 60
 def kept_by_layers(model, tokens):
-    """Bytes that the model's layers keep of a forward pass."""
+    """Return the bytes that the model's layers keep of a forward pass."""
     x = model.tokens(tokens)
     with memory.Saved(model) as saved:
         for block in model.blocks:

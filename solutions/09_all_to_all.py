@@ -165,6 +165,8 @@ print("; ".join(sent))
 #   sends the count.
 # - **Order:** the rows that arrive are sorted by the rank that they came from, and rows from the same rank keep their order.
 # - **No padding:** send another rank only its count (an `int64`, as in `counts`) and its rows.
+# - **Messages:** as in exercise 1, use only calls that send arrays between two ranks, also for the counts. A rank copies
+#   its own count and rows without a message.
 # - **Wrong counts:** if `counts` does not have N numbers, or if they do not add up to the number of rows, raise a
 #   `ValueError` that names `counts`, before anything is sent.
 #
@@ -248,7 +250,7 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# It takes twice as long. With equal parts of S/4, rank 0 receives 3 · S/4. Now it receives 3 · S/2, while the other ranks
+# It takes twice as long. Let each rank have S bytes. With equal parts of S/4, rank 0 receives 3 · S/4. Now it receives 3 · S/2, while the other ranks
 # receive less than before. The rank with the popular experts makes all others wait, and it also has the most
 # to compute. This is why part C balances the load.
 # </details>
@@ -745,7 +747,7 @@ check.expert_parallel_mlp(ExpertParallelMLP)
 # %% tags=["hidden-check"] exercise="expert_parallel_mlp" points=2
 # %%px --timeout 30
 def waves(module, start):
-    """The module with weights in float64 that no generator has drawn."""
+    """Return the module with float64 weights that are computed, not drawn."""
     for p in module.to(device).double().parameters():
         p.data = torch.sin(1.7 * torch.arange(p.numel(), device=device) + start).view_as(p).double()
     return module
@@ -811,7 +813,7 @@ check.show_values(
 def predict_expert_bytes(
     tokens: int, hidden: int, experts: int, k: int, factor: float, world_size: int
 ) -> dict[str, float]:
-    """Bytes that one rank sends: `exchange`, `layer`, and `needed`; and the `capacity` in slots."""
+    """Return the bytes that a rank sends, `exchange`, `layer`, `needed`, and the `capacity`."""
     # BEGIN SOLUTION
     capacity = math.ceil(factor * tokens * k / experts)
     others = (world_size - 1) / world_size
@@ -959,8 +961,8 @@ dist.destroy_process_group(alone)
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# They are N / replicas = 2 times too large. SGD takes steps for the experts that are twice as long. Adam divides by the size of the gradients, so it takes almost the
-# same steps, and the loss curve does not show the error. It shows up as soon as gradients are clipped by their norm.
+# They are N / replicas = 2 times too large. With SGD, the steps of the experts are twice as long. Adam divides by the size of the gradients, so it takes almost the
+# same steps, and the loss curve does not show the error. The error shows up as soon as gradients are clipped by their norm.
 # </details>
 #
 # With `average_gradients`, the experts can be split over the ranks in any layout. The next cells
@@ -986,7 +988,7 @@ def layer_of(sharing):
 # %%
 # %%px
 def layout_losses(layer, replicas):
-    """The mean losses of 20 steps in which the layer learns to reverse vectors."""
+    """Return the mean losses of 20 steps in which the layer learns to reverse vectors."""
     torch.manual_seed(1 + rank)
     tokens_TH = torch.randn(64, 16).to(device)
     optimizer, losses = torch.optim.SGD(layer.parameters(), lr=1.0), []
@@ -1063,7 +1065,7 @@ if rank == 0:
 # %% tags=["exercise"] exercise="balance_loss"
 # %%px
 def balance_loss(probabilities_TE: Tensor, experts_Tk: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """The load-balancing loss over the tokens of all ranks of `group`: 1 if the load is even.
+    """Return the load-balancing loss over the tokens of all ranks: 1 if the load is even.
 
     Args:
         probabilities_TE: the softmax of the router's scores of this rank's tokens. Its gradient is
@@ -1139,7 +1141,7 @@ def expert(h):
 
 
 def gpt_with_experts():
-    """The GPT, the same on all ranks, except for each rank's own experts."""
+    """Return the GPT, the same on all ranks, except for each rank's own experts."""
     torch.manual_seed(0)
     model, h = models.GPT(gpt_config).to(device), gpt_config.hidden_size
     nn.init.normal_(model.tokens.weight, std=0.3)  # so that the router can distinguish tokens
@@ -1254,7 +1256,7 @@ if rank == 0:
 def predict_context_bytes(
     batch: int, sequence: int, heads: int, head_size: int, world_size: int
 ) -> dict[str, float]:
-    """Bytes that one rank sends to other ranks for one attention layer in float32.
+    """Return the bytes that one rank sends to other ranks for one attention layer in float32.
 
     Args:
         sequence: tokens of the whole sequence, S. Each rank has S / world_size of them.
@@ -1345,7 +1347,9 @@ check.show_values(
 def ulysses_attention(
     q: Tensor, k: Tensor, v: Tensor, causal: bool, group: dist.ProcessGroup
 ) -> Tensor:
-    """Attention of this rank's queries to the tokens of all ranks, by exchanging heads for sequence.
+    """Return the attention of this rank's queries to the tokens of all ranks.
+
+    Exchange heads for parts of the sequence before it, and exchange them back after it.
 
     Args:
         q, k, v: this rank's tokens, (batch, S/N, heads, head size), the same shape on all ranks.
@@ -1577,7 +1581,9 @@ print(f"some exponentials of the scores are infinite: {(one_scores.exp() == torc
 #   these queries add to the gradients of the block's k and v. `gradient` is the gradient of the final output. `out` and `lse`
 #   are those of all blocks together. The function computes the probabilities again, as `exp(scores − lse)`, so they need not be stored.
 #
-# Write the ring around these two functions. You can use the skeleton below, or something of your own.
+# Write the ring around these two functions. `ring_attention` gets them as arguments. Call these arguments and not the
+# imported functions, because the check passes functions that record each block. You can use the skeleton below, or
+# something of your own.
 #
 # - **Mask.** `positions` (N, S/N) has the place in the whole sequence of each rank's tokens. A query sees a key if the
 #   key's position is not larger than its own. The positions need not be in order, and each one occurs once. If
@@ -1704,7 +1710,7 @@ def ring_attention(
     attend=attend,
     attend_backward=attend_backward,
 ) -> Tensor:
-    """Attention over the tokens of all ranks, for this rank's queries, (B, S/N, a, d).
+    """Return the attention over the tokens of all ranks, for this rank's queries, (B, S/N, a, d).
 
     q, k, v (B, S/N, a, d) belong to this rank's tokens, and row r of `positions` (N, S/N) to those
     of rank r. Blocks are computed by `attend` and `attend_backward`.
@@ -1834,7 +1840,7 @@ if rank == 0:
 # %% tags=["exercise"] exercise="zigzag_positions"
 # %%px
 def zigzag_positions(sequence: int, ranks: int) -> Tensor:
-    """The positions (ranks, sequence / ranks) int64 of the tokens of each rank, in zigzag layout."""
+    """Return each rank's positions in the zigzag layout, (ranks, sequence / ranks) int64."""
     # BEGIN SOLUTION
     if sequence % (2 * ranks):
         raise ValueError(f"{2 * ranks} chunks do not divide a sequence of {sequence}")
@@ -1880,7 +1886,7 @@ check.show_values(
 # %%
 # %%px
 def ring_scores(positions):
-    """The scores that this rank computes in each step that it does not skip."""
+    """Return the scores that this rank computes in each step that it does not skip."""
     steps = []
 
     def counting(q, k, v, visible):
@@ -1985,9 +1991,9 @@ for title, ratios in exchange_ratios.items():
 #
 # - **Small data.** Your exchange pays for N − 1 messages, one after the other, and for a few lines of Python in each
 #   step. With many ranks, MPI libraries often use an algorithm of ⌈log₂ N⌉ steps (Bruck's) for small data, in which a byte can travel several times.
-# - **Large data.** All of them send the same bytes, and every byte is sent once, so no algorithm can
-#   send less. They differ in how the bytes travel. Between processes of one machine, MPI copies memory, and Gloo sends
-#   them through TCP, which takes longer.
+# - **Large data.** All three send the same bytes, and every byte is sent once, so no algorithm can
+#   send less. They differ in how the bytes travel. Between processes of one machine, MPI copies the bytes in memory.
+#   Gloo sends them through TCP, which takes longer.
 # - **On a cluster**, an all-to-all is the collective that uses the network most: about half of all bytes cross from one half of the
 #   machine to the other. Compare this with a ring, where each rank only talks to its neighbors.
 
@@ -2022,7 +2028,7 @@ BLOCK = 16e-3  # seconds to compute a block
 
 
 def slow_attend(q, k, v, visible):
-    """`attend`, which takes BLOCK seconds for a whole block, and less if it leaves out some."""
+    """Call `attend`, and take BLOCK seconds for a whole block, or less if parts are masked."""
     start = time.perf_counter()
     result = attend(q, k, v, visible)
     share = 1.0 if visible is None else (visible.any(1).sum() * visible.any(0).sum()).item()

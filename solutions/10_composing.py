@@ -281,8 +281,8 @@ mesh_figure(
 # All ranks of a replica read the same rows: tensor-parallel ranks compute the same layer for the same rows, the first
 # stage needs the tokens of these rows, and the last stage needs their targets.
 #
-# Write `batch_rows`, which returns the indices of the rows that `rank` reads in a step. The rows of the data are counted
-# from 0, and each micro-batch is a row of the result.
+# Write `batch_rows`, which returns the indices of the rows that `rank` reads in a step. Steps and the rows of the data are
+# counted from 0, and each micro-batch is a row of the result.
 #
 # - **Other meshes:** the dimension "dp" can be anywhere in the mesh. Other dimensions can have any names.
 # - **Wrong rank:** if the mesh has no such rank, raise a `ValueError` that names `rank`.
@@ -794,7 +794,7 @@ from parlab.parallel_gpt import serial_gpt
 
 
 def groups_of(mesh, backend="mpi4py"):
-    """The groups that this rank belongs to, from your functions."""
+    """Return the groups that this rank belongs to, from your functions."""
     lists = {dim: mesh_groups(mesh, dim) for dim in mesh} | {"all": mesh_groups(mesh, *mesh)}
     lists["embedding"] = embedding_groups(mesh)
     made = {}
@@ -986,7 +986,7 @@ check.zero_step(zero_step)
 # %% tags=["hidden-check"] exercise="zero_step" points=1
 # %%px --timeout 30
 def right_norm(gradients, copies, group):
-    """The norm of the whole model's gradient."""
+    """Return the norm of the whole model's gradient."""
     total = sum(g.square().sum() / number for g, number in zip(gradients, copies, strict=True))
     dist.all_reduce(total, group=group)
     return total.sqrt()
@@ -1093,7 +1093,7 @@ def constant_pass(stage, tokens, targets, pp_group):
 
 
 def steps_of(mesh):
-    """The loss, and what the update gets, for two steps."""
+    """Return the loss, and what the update gets, for two steps."""
     groups, updates = check.groups_over(mesh), []
     stage = Stage(check.config_for(mesh), 5, groups["tp"], groups["pp"].rank(), mesh["pp"])
     adam = ShardedAdam(stage.to(device), groups["dp"], check.copies_for(mesh), lr=0.25)
@@ -1138,7 +1138,7 @@ every_row = [torch.cat(part) for part in zip(*text_steps, strict=True)]
 
 
 def layout_of(mesh, backend="mpi4py"):
-    """This rank's groups, stage, and shard in a mesh."""
+    """Return this rank's groups, stage, and shard in a mesh."""
     own, copies = groups_of(mesh, backend), predict_copies(mesh)
     place = mesh_coordinates(rank, mesh)["pp"]
     stage = Stage(gpt_config, 0, own["tp"], place, mesh["pp"]).to(device)
@@ -1162,7 +1162,7 @@ def composed_step(step, mesh, layout, micro_batch=2):
 
 
 def serial_losses():
-    """The losses of one process."""
+    """Return the losses of one process."""
     model = serial_gpt(gpt_config, 0).to(device)
     clip = partial(nn.utils.clip_grad_norm_, list(model.parameters()), MAX_NORM)
     adam = torch.optim.Adam(model.parameters(), lr=LR)
@@ -1221,7 +1221,7 @@ formulas = {
 # %%
 # %%px --timeout 30
 def dimension_of(call):
-    """The dimension in which a call of the step sends."""
+    """Return the dimension in which a call of the step sends."""
     if call.op in ("send", "recv"):
         return "pp"
     if call.op != "all_reduce":
@@ -1374,7 +1374,7 @@ if rank == 0:
 # %% tags=["exercise"] exercise="predict_layout_memory"
 # %%px
 def predict_layout_memory(model: Model, layout: Layout) -> dict[str, float]:
-    """Bytes on a rank of the first stage, in mixed precision with Adam and ZeRO-1.
+    """Return the bytes on a rank of the first stage, in mixed precision with Adam and ZeRO-1.
 
     Returns:
         The bytes by kind: `weights`, `gradients`, `optimizer`, `activations`.
@@ -1472,7 +1472,7 @@ check.show_values(
 # %% tags=["exercise"] exercise="predict_step_seconds"
 # %%px
 def predict_step_seconds(model: Model, layout: Layout, cluster: Cluster) -> float:
-    """Seconds of a training step with data, tensor, and pipeline parallelism and ZeRO-1."""
+    """Return the seconds of a training step with data, tensor, and pipeline parallelism and ZeRO-1."""
     # BEGIN SOLUTION
     b, tp, pp = layout.micro_batch, layout.tp, layout.pp
     m, layers = layout.micro_batches(model), model.layers // pp
@@ -1837,7 +1837,7 @@ def mlp_parts(sizes):
 
 
 def mlp_refused(sizes):
-    """Whether a mesh is refused as the lab asks for."""
+    """Return whether a mesh is refused as the lab asks for."""
     try:
         mlp_shardings(jax_layers.make_mesh(sizes))
     except Exception as error:
@@ -1981,7 +1981,7 @@ def attention_parts(sizes, heads, kv_heads):
 
 
 def attention_refused(sizes, heads):
-    """Whether a mesh or a number of heads is refused as the lab asks for."""
+    """Return whether a mesh or a number of heads is refused as the lab asks for."""
     try:
         attention_shardings(jax_layers.make_mesh(sizes), heads, heads)
     except Exception as error:

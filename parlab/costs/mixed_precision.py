@@ -85,8 +85,8 @@ def scales_between(
 ) -> tuple[float, float]:
     """Return the smallest scale that loses at most `most_lost`, and the largest safe scale.
 
-    A safe scale surely prevents overflow, whatever the mantissas. Both are powers of two, and may be below 1. If the first is larger than the second, the format
-    cannot represent all numbers.
+    A safe scale surely prevents overflow, whatever the mantissas. Both are powers of two, and may
+    be below 1. If the first is larger than the second, the format cannot represent all numbers.
     """
     counted = sorted(e for e, count in exponents.items() if count)
     # Start with a scale that loses all numbers, so that no smaller scale works.
