@@ -564,7 +564,8 @@ def flat_gradients(model: nn.Module) -> torch.Tensor:
 
     Returns the buffer: one dimension, as long as the trainable parameters together, of their
     dtype (one for all) and device. What was in their `.grad` before is dropped. Nothing else
-    about the model changes. It may have a single trainable parameter.
+    about the model changes, except that frozen parameters may lose their `.grad`. The model may
+    have a single trainable parameter.
     """
     # BEGIN SOLUTION
     trainable = [p for p in model.parameters() if p.requires_grad]

@@ -11,7 +11,7 @@ from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import equal, explained, same
 from parlab.checks.base.late_group import RecordingGroup
 from parlab.checks.base.messages import contiguous, something_sent
-from parlab.checks.base.mistakes import Mistakes, observed
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.refusals import require_refusals
 from parlab.checks.base.trial import Trial
 from parlab.checks.base.unchanged import unchanged
@@ -80,6 +80,7 @@ def _case(trial: Trial, shape: tuple[int, ...], dtype: torch.dtype, permuted: bo
         kept,
         lambda: something_sent(trial),
         lambda: equal(output, x[:, rank]),
+        lambda: _new(output, own),
         lambda: None if output.requires_grad else MISTAKES.no_backward(),
         lambda: experts.all_to_alls(MISTAKES, "forward", trial, 1, size),
         lambda: contiguous(trial),
@@ -92,6 +93,11 @@ def _case(trial: Trial, shape: tuple[int, ...], dtype: torch.dtype, permuted: bo
         lambda: experts.all_to_alls(MISTAKES, "backward", trial, 1, size),
         lambda: contiguous(trial),
     )
+
+
+def _new(output: Tensor, x: Tensor) -> Finding | None:
+    is_shared = output.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+    return observed("the result shares the memory of `x`") if is_shared and x.numel() else None
 
 
 def _with_another_group(trial: Trial, rows: Tensor) -> Tensor:

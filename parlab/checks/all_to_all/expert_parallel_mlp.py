@@ -137,8 +137,8 @@ def _case(trial: Trial, layer: Whole, n_tokens: list[int]) -> None:
         lambda: experts.all_to_alls(MISTAKES, "backward", trial, 2, size),
     )
     other = experts.random(trial.draw, 4, HIDDEN)
-    trial.add("in a second forward pass")
-    trial.run_function(lambda: module(other), seconds=SECONDS)
+    trial.add("in a second forward pass, after `eval()`")
+    trial.run_function(lambda: module.eval()(other), seconds=SECONDS)
     trial.require(lambda: _last_is(module, *(x.detach() for x in layer(other)[1:])))
 
 

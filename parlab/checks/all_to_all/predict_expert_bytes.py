@@ -39,7 +39,9 @@ def predict_expert_bytes(check: Check) -> str:
         # With 6 ranks and these k and f, no two mistakes predict the same number.
         for ranks in (6, trial.size, 1, 5):
             experts, k, factor = ranks * pick(2, 5), 3, pick(5, 7) / 4
-            tokens = experts * pick(3, 10) + 1  # so few that rounding up matters
+            few = [experts * each + 1 for each in range(3, 10)]  # so that rounding up matters
+            best = [n for n in few if _order_matters(n * k / experts, factor)]
+            tokens = trial.draw.choice(best or few)
             if ranks == 1:  # the capacity is a whole number, and larger than the number of tokens
                 k, factor = experts, 2.0 * experts
             elif ranks == 5:  # the capacity is a small whole number
@@ -47,6 +49,11 @@ def predict_expert_bytes(check: Check) -> str:
             sizes = (tokens, pick(10, 200), experts, k, factor, ranks)
             _compare(trial, sizes)
     return "4 all-to-alls of E · C · H numbers, of which (N − 1)/N leave the rank"
+
+
+def _order_matters(slots: float, factor: float) -> bool:
+    """Return whether rounding up before the multiplication by the factor gives another number."""
+    return math.ceil(factor * math.ceil(slots)) != math.ceil(factor * slots)
 
 
 Sizes = tuple[int, int, int, int, float, int]

@@ -31,8 +31,8 @@ MODELS = {  # sizes, and the layouts (dp, tp, pp, micro-batch)
         [(5, 3, 4, 2), (2, 2, 6, 3), (1, 6, 2, 5), (10, 4, 3, 1)],
     ),
     "with fewer micro-batches than stages": (
-        {"layers": 30, "heads": 8, "batch": 24},
-        [(4, 2, 5, 3), (2, 4, 15, 4), (3, 8, 10, 8)],
+        {"layers": 30, "heads": 16, "batch": 24},
+        [(4, 2, 5, 3), (2, 4, 15, 4), (3, 16, 10, 8)],
     ),
     "on one device, or in one dimension": (
         {"layers": 6, "heads": 6, "batch": 12},

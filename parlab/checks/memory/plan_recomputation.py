@@ -35,6 +35,10 @@ EXACT = {  # a chain, and a budget that one plan meets exactly
     "the same segments in another order": ([DEAR, CHEAP, LAST], 27),
     "no need to recompute even a cheap segment": ([CHEAP, LAST], 26),
     "three cheap segments or a dear one": ([Segment(1, 31, 32, 4), *[CHEAP] * 3, LAST], 49),
+    "the largest peak before the last segment": (
+        [Segment(1, 5, 6, 9), Segment(2, 8, 30, 5), Segment(1, 3, 4, 2)],
+        31,
+    ),
     "a peak at a segment that is recomputed": ([Segment(2, 8, 20, 5), LAST], 20),
 }
 GB = 2**30

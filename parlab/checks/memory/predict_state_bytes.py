@@ -21,7 +21,7 @@ def predict_state_bytes(check: Check) -> str:
     """Compare with the number of elements, and of rows and columns."""
     with check.trial() as trial:
         n, m = trial.draw.randrange(20, 90), trial.draw.randrange(90, 200)
-        several = [(n, m), (n,), (m, 3), (n, n), (5,)]
+        several = [(n, m), (n,), (m, 3), (n, m), (n, n), (5,), (n,)]
         # The first two have the same form, so that returning the last result again is wrong.
         for shapes in ([(n, m)], [(m, n + 1)], several, [(7,)], [(1, m), (n, 1)]):
             trial.situation = f"shapes {shapes}"

@@ -10,6 +10,7 @@ from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.mistakes import Finding, Mistakes
 from parlab.checks.triton import _kernels
 from parlab.checks.triton._kernels import ROUNDED, KernelCall, numbers, unless
+from parlab.checks.triton._new_results import require_new_results
 from parlab.kernels.buffers import Arena
 from parlab.rank import device
 
@@ -79,6 +80,7 @@ def attention(check: Check) -> str:
                 lambda: stores_result(call, q),
                 lambda: loads(call, q, causal),
             )
+        require_new_results(trial, *(numbers(trial, 1, 40, 16) for _ in "qkv"), True)
     return "one launch, any length, with and without the mask; scores are never stored"
 
 

@@ -9,6 +9,7 @@ from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.triton import _kernels
 from parlab.checks.triton._kernels import ROUNDED, KernelCall, numbers, unless
+from parlab.checks.triton._new_results import require_new_results
 from parlab.kernels.buffers import Arena
 from parlab.rank import device
 
@@ -61,6 +62,7 @@ def matmul(check: Check) -> str:
                 ),
                 lambda: unless(call.result.is_contiguous(), "the result is not contiguous"),
             )
+        require_new_results(trial, numbers(trial, 40, 33), numbers(trial, 33, 40), 2)
     return "one launch, a program a tile, in groups; any sizes and strides, sums in float32"
 
 

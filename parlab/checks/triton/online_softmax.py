@@ -8,6 +8,7 @@ from parlab.checks.base.mistakes import Finding, Mistakes
 from parlab.checks.base.trial import Trial
 from parlab.checks.triton import _kernels
 from parlab.checks.triton._kernels import KernelCall, result_is, unless
+from parlab.checks.triton._new_results import require_new_results
 from parlab.kernels.buffers import Arena
 from parlab.rank import device
 
@@ -76,6 +77,7 @@ def online_softmax(check: Check) -> str:
                 lambda: program_per_row(call, len(x)),
                 lambda: _kernels.loads_at_most(call, 2 * x.numel() * x.element_size()),
             )
+        require_new_results(trial, rows(trial, 3, 37), 16)
     return "one launch, rows of any length in blocks, each number loaded twice and stored once"
 
 

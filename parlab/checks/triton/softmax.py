@@ -9,6 +9,7 @@ from parlab.checks.base.mistakes import Finding, Mistakes
 from parlab.checks.base.trial import Trial
 from parlab.checks.triton import _kernels
 from parlab.checks.triton._kernels import KernelCall, result_is
+from parlab.checks.triton._new_results import require_new_results
 from parlab.kernels.buffers import Arena
 from parlab.rank import device
 
@@ -77,6 +78,7 @@ def softmax(check: Check) -> str:
                 lambda: _kernels.loads_all(call, x, "`x`"),
                 lambda: _kernels.loads_at_most(call, x.numel() * x.element_size()),
             )
+        require_new_results(trial, rows(trial, 3, 33))
     return "one launch, each number loaded and stored once; any stride, size and dtype"
 
 

@@ -10,6 +10,7 @@ from parlab.checks.base.compare import equal
 from parlab.checks.base.mistakes import Finding, Mistakes
 from parlab.checks.triton import _kernels
 from parlab.checks.triton._kernels import KernelCall, result_is
+from parlab.checks.triton._new_results import require_new_results
 from parlab.kernels.buffers import Arena
 from parlab.rank import device
 
@@ -43,6 +44,7 @@ def vector_add(check: Check) -> str:
                 lambda: result_is(call, dtype, right, lambda: equal(call.result.cpu(), right)),
                 lambda: loads_arguments(call, x, y),
             )
+        require_new_results(trial, *(_kernels.numbers(trial, 70) for _ in "xy"), 64)
     return "one launch of ⌈n/block⌉ programs; sizes that are no multiple of the block, four dtypes"
 
 

@@ -134,3 +134,13 @@ class NewStyle(torch.autograd.Function):
 def new_style(x, group):
     refuse(x, group)
     return NewStyle.apply(x, group)
+
+
+answers.edit(
+    None,
+    "itself_on_one_rank",
+    (
+        "    return Exchange.apply(x, group)\n",
+        "    return Exchange.apply(x, group) if len(x) > 1 else x\n",
+    ),
+)

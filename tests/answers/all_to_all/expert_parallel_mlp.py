@@ -162,3 +162,11 @@ class Softmax(Reference):
         ]
         y_ECH = exchange(torch.stack(parts, dim=1), self.group)
         return combine(y_ECH.flatten(0, 1), experts_Tk, slots_Tk, gates_Tk)
+
+
+answers.edit(
+    "wrong_shape",
+    "last_only_in_training",
+    (LAST, "if self.training:\n            " + LAST),
+    says="after `eval()`",
+)

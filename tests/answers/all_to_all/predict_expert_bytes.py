@@ -68,3 +68,11 @@ answers.right_edit("more_numbers", (LAYER, f'"others": others, {LAYER}'))
 def rounded(tokens, hidden, experts, k, factor, world_size):
     numbers = answers.reference()(tokens, hidden, experts, k, factor, world_size)
     return {name: round(number) for name, number in numbers.items()}
+
+
+answers.edit(
+    None,
+    "rounded_before_the_factor",
+    (CAPACITY, "math.ceil(factor * math.ceil(tokens * k / experts))"),
+    says="capacity",
+)

@@ -122,3 +122,5 @@ def with_total(model, layout):
 
 answers.right_edit("other_order", (FLYING, "sorted([layout.micro_batches(model), layout.pp])[0]"))
 answers.right_edit("whole_bytes", (OPTIMIZER, "round(12 * parameters / layout.dp)"))
+
+answers.edit(None, "rounded_down", (SHARE, "(10 + 24 // layout.tp)"), says="activations")

@@ -141,3 +141,11 @@ def backwards(segments, budget):
 answers.right_edit(
     "smallest_in_words", (TEXT, 'f"{smallest} bytes are the smallest budget, not {budget}"')
 )
+
+answers.edit(
+    None,
+    "peak_of_the_last_segment",
+    (TEST, TEST.replace("if held", "if segment is segments[-1] and held")),
+    (RAISE, "if peak_bytes(segments, [False] * len(segments)) > budget:\n"),
+    says="the budget is",
+)

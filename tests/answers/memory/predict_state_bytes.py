@@ -95,3 +95,11 @@ def rows_and_columns_of_a_matrix(shapes):
             case (n,):
                 adafactor += 4 * n
     return answers.reference()(shapes) | {"adafactor": adafactor}
+
+
+answers.edit(
+    None,
+    "each_shape_once",
+    (MOMENTUM, '"momentum": 4 * sum(map(math.prod, set(shapes)))'),
+    says="momentum",
+)

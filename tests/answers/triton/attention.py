@@ -111,3 +111,11 @@ def one_axis(q, k, v, causal=False):
     grid = (heads * triton.cdiv(length, 32),)
     powers_of_two[grid](q, k, v, out, length, width**-0.5, D=width, CAUSAL=causal)
     return out
+
+
+answers.edit(
+    None,
+    "one_result_for_all_calls",
+    (OUT, f"{OUT}\n    out = attention.__dict__.setdefault((q.shape, q.dtype), out)"),
+    says="changes the result of the first one",
+)

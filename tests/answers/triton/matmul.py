@@ -86,3 +86,11 @@ def pointers_that_move(a, b, group=4):
     grid = (triton.cdiv(m, 32) * triton.cdiv(n, 32),)
     moving_pointers[grid](a, b, c, m, n, k, *a.stride(), *b.stride(), GROUP=group)
     return c
+
+
+answers.edit(
+    None,
+    "one_result_for_all_calls",
+    (OUT, f"{OUT}\n    c = matmul.__dict__.setdefault((m, n, a.dtype), c)"),
+    says="changes the result of the first one",
+)

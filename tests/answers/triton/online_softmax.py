@@ -74,3 +74,11 @@ def backwards(x, block=1024):
     out = x.new_empty(x.shape)
     from_the_end[(len(x),)](x, out, x.stride(0), x.shape[1], BLOCK=block)
     return out
+
+
+answers.edit(
+    None,
+    "one_result_for_all_calls",
+    (OUT, f"{OUT}\n    out = online_softmax.__dict__.setdefault((x.shape, x.dtype), out)"),
+    says="changes the result of the first one",
+)

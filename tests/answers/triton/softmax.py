@@ -78,3 +78,11 @@ def blocks_of_rows(x):
     grid, block = (triton.cdiv(len(x), 4),), triton.next_power_of_2(x.shape[1])
     several_rows[grid](x, out, x.stride(0), len(x), x.shape[1], ROWS=4, BLOCK=block)
     return out
+
+
+answers.edit(
+    None,
+    "one_result_for_all_calls",
+    (OUT, f"key = x.shape, x.dtype\n    {OUT}\n    out = softmax.__dict__.setdefault(key, out)"),
+    says="changes the result of the first one",
+)

@@ -52,3 +52,11 @@ answers.right_edit(
 @answers.right
 def flattened(x: torch.Tensor, y: torch.Tensor, block: int = 1024) -> torch.Tensor:
     return reference(x.view(-1), y.view(-1), block).view(x.shape)
+
+
+answers.edit(
+    None,
+    "one_result_for_all_calls",
+    (OUT, "out = vector_add.__dict__.setdefault((x.shape, x.dtype), torch.empty_like(x))"),
+    says="changes the result of the first one",
+)
