@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from parlab import models
-from parlab.checks.base.mistakes import Finding, Mistakes
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
 from parlab.checks.tensor_parallel import _layers as layers
 from parlab.checks.tensor_parallel._passes import OUTPUT
@@ -79,3 +79,12 @@ def case(trial: Trial, mistakes: Mistakes, grouped: bool, **more: Any) -> layers
 
 def is_tied(model: nn.Module) -> Finding | None:
     return None if model.unembed.weight is model.tokens.weight else MISTAKES.untied()
+
+
+def keeps_names(model: nn.Module) -> Finding | None:
+    if "tokens.weight" in dict(model.named_parameters()):
+        return None
+    return observed(
+        "`named_parameters()` calls the tied weight `unembed.weight`, expected `tokens.weight`: "
+        "parameters keep their names, so replace each module at its place"
+    )

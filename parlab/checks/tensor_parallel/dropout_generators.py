@@ -1,6 +1,7 @@
 """Exercise `dropout_generators`."""
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -124,13 +125,16 @@ def _runs(trial: Trial, seeds: Sequence[int] = range(RUNS)) -> list[Stream]:
 
 
 def _seeds_apart(streams: list[Stream]) -> list[int]:
-    """Return seeds with which one rank may get the generator of another rank with seed 0.
+    """Return seeds with which a rank may get a generator that a rank has with seed 0.
 
     If a function adds the seed to a number for each rank, the differences of these numbers are such
-    seeds.
+    seeds. If it multiplies the seed, the lowest 32 bits repeat after some seeds.
     """
-    starts = [one.initial for one in streams if one.name == "apart" and one.seed == 0]
+    apart = [one for one in streams if one.name == "apart"]
+    starts = [one.initial for one in apart if one.seed == 0]
     differences = {abs(a - b) for a, b in itertools.combinations(starts, 2)}
+    of_rank_0 = {one.seed: one.initial for one in apart if one.rank == 0}
+    differences.add(2**32 // math.gcd(of_rank_0[1] - of_rank_0[0], 2**32))
     return sorted(d for d in differences if RUNS <= d <= LARGEST_SEED)
 
 

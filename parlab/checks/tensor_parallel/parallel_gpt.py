@@ -43,7 +43,7 @@ def _model(trial: Trial, grouped: bool) -> None:
         for name, value in before.items():
             if now.get(name) is not value:
                 return observed(f"{name} is another object than before: change the model in place")
-        return gpt.is_tied(model)
+        return gpt.is_tied(model) or gpt.keeps_names(model)
 
     case = gpt.case(trial, MISTAKES, grouped, cut=cut, form=form, in_place=True)
     case.forward = case.backward = 2 * gpt.LAYERS + 1

@@ -125,6 +125,13 @@ def apart_at_4096(seed, group, device):
     return together, apart
 
 
+@answers.wrong("shared_numbers")
+def beyond_32_bits(seed, group, device):
+    together = torch.Generator(device).manual_seed(seed)
+    apart = torch.Generator(device).manual_seed(2_000_000 + seed * 2**16 + group.rank())
+    return together, apart
+
+
 @answers.right
 def strided_seeds(seed, group, device):
     one = torch.Generator(device)

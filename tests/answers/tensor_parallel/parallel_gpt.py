@@ -149,3 +149,15 @@ def f_before_the_norm(model, group):
     model.unembed.weight = model.tokens.weight
     model.norm.register_forward_hook(lambda module, given, output: f_and_g(group)[0](output))
     return model
+
+
+answers.edit(
+    None,
+    "embedding_comes_last",
+    (
+        "model.tokens = VocabularyEmbedding(model.tokens, group)",
+        "tokens = VocabularyEmbedding(model.tokens, group)\n    del model.tokens\n"
+        "    model.tokens = tokens",
+    ),
+    says="expected `tokens.weight`",
+)
