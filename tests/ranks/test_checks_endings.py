@@ -50,7 +50,7 @@ def test_a_rank_that_the_watchdog_saw_stuck_counts_as_stuck_even_if_its_call_end
         (
             Ended("returned"),
             "Some ranks have already returned. If the stuck ranks wait for messages from them, "
-            "they wait forever",
+            "or for them to receive, they wait forever",
         ),
     ],
 )

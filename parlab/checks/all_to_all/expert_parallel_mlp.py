@@ -227,8 +227,8 @@ def _called_once(module: Any, rows: int) -> Finding | None:
         got = [math.prod(x.shape[:-1]) for x in expert.inputs]
         if got != [rows]:
             return observed(
-                f"an expert is called {len(got)} times in a forward pass, with {sum(got)} rows, "
-                f"expected once, with all N · C = {rows} rows"
+                f"an expert is called {len(got)} times in a forward pass, with {sum(got)} rows in "
+                f"total, expected once, with all N · C = {rows} rows"
             )
     return None
 

@@ -85,7 +85,7 @@ def _meaning(endings: dict[int, Ended]) -> Iterable[str]:
     if len(stuck) < len(endings) and not (send and len(stuck) > 1):  # these wait for each other
         yield (
             "Some ranks have already returned. If the stuck ranks wait for messages from them, "
-            "they wait forever"
+            "or for them to receive, they wait forever"
         )
         return
     if send:

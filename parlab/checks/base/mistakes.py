@@ -57,8 +57,8 @@ COMMON = Mistakes(
         "`comm` (or COMM_WORLD) during a check. Use the function's own arguments instead"
     ),
     default_group=(
-        "the function uses torch.distributed's default group, which is disabled during a check. "
-        "Use the function's own arguments instead, such as `group=group`"
+        "the function uses torch.distributed's default group (as `group=None` does), which is "
+        "disabled during a check. Pass a group that the function gets, such as `group=group`"
     ),
     no_memory="{error}. First call `storage.resize_`, which takes a number of bytes",
     freed_before_wait="{error}. Call `wait()` on its handle before you use or free the tensor",

@@ -238,16 +238,15 @@ class Trial:
 
     def _hint(self) -> str:
         names = global_names(self.check.function) & _LAB_NAMES.keys()
-        if not names:
+        arguments = parameters(self.check.function)
+        if not names or not arguments:
             return ""
         name = min(names)
         right = (_GROUP_NAMES if self.check.takes_group else _LAB_NAMES)[name]
-        if not self.check.takes_group and "comm" not in parameters(self.check.function):
-            right = "its arguments"
-        return (
-            f"\nThe function reads the global `{name}`: use {right}, because the "
-            "function may get fewer ranks, or the same ranks in another order"
-        )
+        because = "the function may get fewer ranks, or the same ranks in another order"
+        if not self.check.takes_group and "comm" not in arguments:
+            right, because = "its arguments", "the check also calls it for other numbers of ranks"
+        return f"\nThe function reads the global `{name}`: use {right}, because {because}"
 
     def _waited(self) -> Finding | None:
         for rank, calls in enumerate(self.calls):

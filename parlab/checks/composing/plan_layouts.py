@@ -54,7 +54,7 @@ def plan_layouts(check: Check) -> str:
             for memory in (1e9, half, int(half), needs[0]) if needs else ():
                 got = trial.run_function(plan, memory)
                 trial.require(lambda: _form(got), lambda: made_up.judged(got, memory))
-            least = f", although the smallest need is {needs[0]}" if needs else ""
+            least = f" (the smallest need is {needs[0]})" if needs else ""
             for memory in (needs[0] - 1, 0) if needs else (10**9,):
                 what = f"a memory of {memory} bytes{least}" if needs else "a model of these sizes"
                 smallest = math.ceil(needs[0]) if needs else ""

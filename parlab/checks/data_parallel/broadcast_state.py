@@ -31,8 +31,8 @@ MISTAKES = Mistakes(
         "dtype, and also those that state_dict() leaves out"
     ),
     tied_twice=(
-        "{got} bytes arrive, expected {right}: a tied weight is sent twice. state_dict() contains "
-        "it under both names, parameters() only once"
+        "{got} bytes arrive, expected {right}: a tied weight is sent twice. state_dict(), or "
+        "a loop over the modules, meets it under both names, model.parameters() only once"
     ),
     one_by_one=(
         "it sends {times:.3g} times the bytes of the model, to one rank after the other. Use one "

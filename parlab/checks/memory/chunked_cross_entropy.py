@@ -27,8 +27,9 @@ MISTAKES = Mistakes(
     ),
     all_logits=(
         "at its peak, the function holds {got} bytes. All logits take {all}, and those of one "
-        "chunk {one}. Compute each chunk's gradients in the forward pass, inside an "
-        "autograd.Function: otherwise, autograd keeps the logits of every chunk"
+        "chunk {one}. Something keeps the logits of every chunk, or their gradients: autograd "
+        "does if it records the loop, and so does a list. Compute each chunk's gradients in the "
+        "forward pass, inside an autograd.Function, and add them up at once"
     ),
     mean_of_means=(
         "the loss is the mean of the chunks' means, but chunks have different numbers of targets "

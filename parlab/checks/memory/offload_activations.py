@@ -27,10 +27,10 @@ MISTAKES = Mistakes(
         "{got} tensors are written, expected {right}: write each storage only once, even if "
         "several views of it are saved"
     ),
-    address_reused=(
-        "the gradients are wrong, and {got} tensors are written, expected {right}: new numbers are "
-        "taken for those of an earlier storage. A new storage may have the address or id of one "
-        "that was freed, and a storage that has changed in place has another `_version`"
+    old_numbers_used=(
+        "the gradients are wrong, and {got} tensors are written, expected {right}: old numbers are "
+        "used again. Either a storage has changed in place since it was written (compare its "
+        "`_version`), or a new storage has the address or id of one that was freed"
     ),
     still_in_memory=(
         "after the forward pass, {got} bytes are in memory that should be only in the store: "
@@ -157,7 +157,7 @@ def written(got: list[int], saves: list[Saved], correct: bool) -> Finding | None
     if len(got) == len(saves):
         return MISTAKES.written_twice(got=len(got), right=len(right))
     if len(got) < len(right) and not correct:
-        return MISTAKES.address_reused(got=len(got), right=len(right))
+        return MISTAKES.old_numbers_used(got=len(got), right=len(right))
     return observed(
         f"{len(got)} tensors with {sum(got)} bytes are written, the smallest with "
         f"{min(got, default=0)}, expected {len(right)} storages with {sum(right)} bytes, each with "

@@ -57,7 +57,7 @@ def plan_recomputation(check: Check) -> str:
             smallest = peak_bytes(chain, [False] * size)
             require_best(trial, chain, [smallest])
             for budget in (smallest - 1, 0):
-                what = f"a budget of {budget} bytes, although the smallest that works is {smallest}"
+                what = f"a budget of {budget} bytes (the smallest that works is {smallest})"
                 plan = partial(check.function, chain, budget)
                 require_refusal(trial, plan, what=what, names=smallest)
         for _, (chain, budget) in trial.cases(EXACT):
@@ -94,7 +94,11 @@ def budgets(chain: Chain, draw: Random) -> list[int]:
 def require_best(trial: Trial, chain: Chain, limits: list[int]) -> None:
     """Require plans that fit and recompute as few FLOPs as the best ones."""
     given = list(chain)
-    got = [trial.run(given, budget) for budget in limits]
+    got, situation = [], trial.situation
+    for budget in limits:
+        trial.situation = f"{situation}, a budget of {budget} bytes"
+        got.append(trial.run(given, budget))
+    trial.situation = situation
     trial.require(
         lambda: unchanged("`segments`", given, chain),
         *(partial(a_plan, plan, len(chain)) for plan in got),

@@ -89,7 +89,7 @@ def _train(trial: Trial, block_size: int, detached: bool) -> None:
             *(model, iter(model.layers), LR, trial.group, block_size), seconds=SECONDS
         )
     trial.require(
-        lambda: equal(vector(model), start, "after __init__(), in the parameters of rank 0,"),
+        lambda: equal(vector(model), start, "after __init__(), the vector of all parameters"),
         lambda: constructed(optimizer, len(start), block_size, trial.size),
         lambda: only_these_layers(saved_bytes(twin, some, 1)[1], kept_by_twin),
     )
@@ -104,7 +104,8 @@ def _train(trial: Trial, block_size: int, detached: bool) -> None:
         taken = trial.run_function(
             partial(stepped, live, optimizer, model, own, total, step == 2), seconds=SECONDS
         )
-        trial.situation = f"{situation}, step {step}"
+        dirty = ", after another backward pass" if step == 2 else ""
+        trial.situation = f"{situation}, step {step}{dirty}"
         trial.require(
             lambda: is_checkpointed(taken.saved, limit),
             lambda: reduced_once(trial, 4 * padded),

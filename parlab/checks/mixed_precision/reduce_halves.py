@@ -22,7 +22,8 @@ MISTAKES = Mistakes(
     summed="the gradients are {ranks} times too large. Compute the mean, not the sum",
     not_in_place=(
         "the memory of gradient {i}, whose strides are {strides}, is unchanged. Write the means "
-        "into it, in place. For gradients that are not contiguous, `flatten()` returns a copy"
+        "into it, in place. For gradients that are not contiguous, `flatten()` and `reshape(-1)` "
+        "return copies"
     ),
     one_message_each=(
         "this rank calls {got} collectives. Put all gradients into one buffer and reduce it once"

@@ -24,8 +24,8 @@ PIPELINE_MISTAKES = Mistakes(
         "samples"
     ),
     remainder_unweighted=(
-        "all micro-batches count alike, although they have different numbers of samples. Weight "
-        "each by its share of the batch's samples"
+        "in the loss or in the gradients, all micro-batches count alike, although they have "
+        "different numbers of samples. Weight each by its share of the batch's samples"
     ),
     not_accumulated=(
         "only the last micro-batch counts. Add up the gradients and the losses of all of them"

@@ -82,7 +82,9 @@ def _refusals(trial: Trial) -> None:
         "a schedule with a deadlock": deadlock,
         "a schedule without F1 of rank 0": incomplete,
         f"a schedule for {p + 1} ranks": _schedules.forward_first(p + 1, 1, 3),
-        "a schedule for two stages on each rank": _schedules.forward_first(p, 2, 3),
+        f"a schedule for {2 * p} stages, although the model has {p}": _schedules.forward_first(
+            p, 2, 3
+        ),
     }
     if p > 1:
         # As many stages as there are, all on one rank.

@@ -17,8 +17,8 @@ from parlab.pipeline.stages import layers_of
 
 MISTAKES = Mistakes(
     copied=(
-        "the stages contain copies of the layers. Use the layers themselves: an optimizer or a "
-        "tied weight would refer to the originals"
+        "the stages contain copies of the layers. Use the layers themselves, because later "
+        "changes of a layer do not all reach its copy"
     ),
 )
 

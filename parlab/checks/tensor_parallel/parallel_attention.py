@@ -83,5 +83,5 @@ def _uneven(trial: Trial, heads: int, keys: int) -> None:
     )
     now = {**vars(attention), **attention._modules}
     changed = [f"`attention.{name}`" for name in before if now.get(name) is not before[name]]
-    text = f"it changes {', '.join(changed)} before it refuses: look at the number of heads first"
+    text = f"it changes {', '.join(changed)} before it refuses: check both numbers of heads first"
     trial.require(lambda: observed(text) if changed else None)

@@ -16,7 +16,9 @@ MISTAKES = Mistakes(
     **layers.texts("not_summed", "sends_more", "kept_whole"),
 )
 ACTIVATIONS = {
-    "GELU": partial(nn.GELU, approximate="tanh"),  # a new GELU() would not have this setting
+    "GELU with approximate='tanh'": partial(
+        nn.GELU, approximate="tanh"
+    ),  # a new GELU() would not have this setting
     "Tanh": nn.Tanh,
 }
 SHARES = {"0.weight": layers.Share(0), "0.bias": layers.Share(0), "2.weight": layers.Share(1)}

@@ -92,7 +92,7 @@ def _gather_linear(trial: Trial, dtype: torch.dtype, layout: str, bias: bool) ->
         size, shard = got.kept - biases[r].nbytes if bias else got.kept, shards[r].nbytes
         sent = ring_bytes_sent(got.calls["backward"])
         if n > 1 and size > 1.2 * shard:
-            return MISTAKES.keeps_whole(got=f"{size} bytes are kept", right=shard)
+            return MISTAKES.keeps_whole(got=f"{got.kept} bytes are kept", right=shard)
         if n > 1 and sent < 2 * ring_bytes("all_gather", n * shard, n) - 1:
             calls = passes.calls_text(got.calls["backward"])
             text = f"the backward pass sends {calls}, which does not gather the input again"

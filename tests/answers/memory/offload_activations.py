@@ -34,7 +34,7 @@ for mistake, name, *edits in (
     ("written_twice", "each_time", (FOUND, "ticket = None")),
     ("still_in_memory", "storages_as_keys", ("tickets = WeakKeyDictionary()", "tickets = {}")),
     (
-        "address_reused",
+        "old_numbers_used",
         "by_address",
         ("tickets = WeakKeyDictionary()", "tickets = {}"),
         (
@@ -48,7 +48,7 @@ for mistake, name, *edits in (
     (None, "cycle", ("tensor.detach(), tensor._version", "tensor, tensor._version")),
     ("changed_silently", "no_version", (RAISE, "if False:")),
     (
-        "address_reused",
+        "old_numbers_used",
         "no_version_of_what_is_written",
         (FOUND, "ticket = versions.get(0)"),
         (WRITE, WRITE.replace("tensor._version", "0")),

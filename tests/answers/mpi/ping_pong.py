@@ -39,7 +39,7 @@ answers.edit(
     "does_not_end",
     "everybody_plays",
     ("    if comm.rank > 1:\n        return None\n", ""),
-    says="If the stuck ranks wait for messages from them, they wait forever",
+    says="If the stuck ranks wait for messages from them, or for them to",
 )
 
 
