@@ -36,7 +36,7 @@ MISTAKES = Mistakes(
         "stage {stage} of {stages} waits for its first gradient after {got} of {m} forward passes, "
         "expected after at least {right}. Otherwise, later stages are idle"
     ),
-    keeps_graph="the result is part of autograd's graph, which keeps tensors. Detach it",
+    keeps_graph="the result is part of autograd's graph, which keeps tensors alive. Detach it",
     wrong_messages="stage {stage} sends {got}, expected {right}",
 )
 SIZES = {  # micro-batches, samples of each

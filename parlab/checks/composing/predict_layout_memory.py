@@ -32,7 +32,7 @@ MODELS = {  # sizes, and the layouts (dp, tp, pp, micro-batch)
     ),
     "with fewer micro-batches than stages": (
         {"layers": 30, "heads": 16, "batch": 24},
-        [(4, 2, 5, 3), (2, 4, 15, 4), (3, 16, 10, 8)],
+        [(4, 2, 5, 3), (2, 4, 15, 4), (3, 8, 10, 8), (3, 16, 10, 8)],
     ),
     "on one device, or in one dimension": (
         {"layers": 6, "heads": 6, "batch": 12},

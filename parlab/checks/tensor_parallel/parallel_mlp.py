@@ -16,9 +16,8 @@ MISTAKES = Mistakes(
     **layers.texts("not_summed", "sends_more", "kept_whole"),
 )
 ACTIVATIONS = {
-    "GELU with approximate='tanh'": partial(
-        nn.GELU, approximate="tanh"
-    ),  # a new GELU() would not have this setting
+    # A new GELU() would not have this setting.
+    "GELU with approximate='tanh'": partial(nn.GELU, approximate="tanh"),
     "Tanh": nn.Tanh,
 }
 SHARES = {"0.weight": layers.Share(0), "0.bias": layers.Share(0), "2.weight": layers.Share(1)}
