@@ -101,6 +101,20 @@ def test_processes_that_ranks_started_end_with_them(first_thread: str):
 
 
 @pytest.mark.nightly
+def test_a_rank_is_alone_in_its_session_and_ends_with_its_supervisor(kernel: Notebook) -> None:
+    """Linux schedules sessions as groups. See `begin_session` of the supervisor."""
+    started(kernel, 2)
+    ran = kernel.run("%%px\nimport os\nprint(os.getsid(0) == os.getpid())")
+    assert ran.text == "[all ranks] True\n", ran.message
+    supervisors = [p for p in processes_of(kernel) if p.cmdline()[3:4] == [supervisor.__file__]]
+    ranks = [child for p in supervisors for child in p.children()]
+    assert len(ranks) == 2
+    for process in supervisors:
+        process.kill()
+    _, alive = psutil.wait_procs(ranks, timeout=30)
+    assert not alive
+
+
 def test_a_child_of_the_kernel_does_not_keep_the_ranks():
     """The end of a child does not end the ranks, and a running child does not keep them alive."""
     notebook = Notebook()

@@ -25,7 +25,7 @@ import sys
 import termios
 import time
 
-PR_SET_CHILD_SUBREAPER = 36
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 # If a rank has not written its stack after this time, it runs C code and holds Python's lock. Then
 # a signal makes faulthandler write the stack.
 STACK_SECONDS = 0.4
@@ -68,8 +68,23 @@ def sleeps(pid: int) -> int:
 
 def adopt_orphans() -> None:
     """Become the parent of orphaned descendants, so that they can be found (Linux only)."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    set_option(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def set_option(option: int, value: int) -> None:
+    with contextlib.suppress(OSError, AttributeError):  # only Linux has these options
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def begin_session() -> None:
+    """Make this process, which becomes the engine, the only one of its session.
+
+    Linux schedules the processes of a session as a group. If ranks of one session compute and
+    others wait, which means that they sleep for a moment again and again, Linux 6.18 did not run
+    processes of other sessions, such as the notebook's kernel, for up to 25 seconds.
+    """
+    os.setsid()
+    set_option(PR_SET_PDEATHSIG, signal.SIGKILL)  # if mpiexec kills the supervisor and its group
 
 
 def descendants(pid: int) -> list[int]:
@@ -120,12 +135,17 @@ class Supervisor:
         }
         environment.pop("PARLAB_CHANNEL", None)
         adopt_orphans()
-        self.engine = subprocess.Popen(engine, env=environment, pass_fds=(stacks_end, requests_end))
+        self.engine = subprocess.Popen(
+            engine,
+            env=environment,
+            pass_fds=(stacks_end, requests_end),
+            preexec_fn=begin_session,  # this process has no other threads
+        )
         os.close(stacks_end)
         os.close(requests_end)
         # A signal to the process group is meant for the engine. This process must continue, to
         # report the result.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, lambda *_: self.engine.send_signal(signal.SIGINT))
         signal.signal(signal.SIGTERM, lambda *_: self.engine.terminate())
 
         self.send(hello=token, rank=rank_from_environment(), pid=self.engine.pid, host=node_name())
