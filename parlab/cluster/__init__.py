@@ -20,7 +20,7 @@ from parlab.cluster.errors import (
     RankFailed,
     RankInterrupted,
 )
-from parlab.cluster.session import Session
+from parlab.cluster.session import STARTING, Session
 from parlab.cluster.stop_button import StopButton, keep_early_presses
 from parlab.costs.networks import Network
 from parlab.runtime import loopback
@@ -111,10 +111,14 @@ def _ranks_of(network: Any, n: int | None, profile: str | None) -> int:
 def restart() -> None:
     """Replace all ranks with new ones, and print what was started. All variables are lost."""
     session = current()
-    session.replace()
+    with StopButton() as button:  # so that pressing stop does not interrupt this halfway
+        session.replace()
+    if button.presses:
+        raise RankInterrupted(STARTING)
     session.ready(print)
     on = f" on the emulated network, {session.network}" if session.network else ""
-    print(f"{session.n} new ranks{on}. The imports of your cells ran again on them")
+    new, them = ("1 new rank", "it") if session.n == 1 else (f"{session.n} new ranks", "them")
+    print(f"{new}{on}. The imports of your cells ran again on {them}")
 
 
 def stop() -> None:

@@ -140,7 +140,8 @@ class Channel:
 
         def complete() -> bool:
             return all(
-                self.ranks[rank].stacks.endswith(LAST_FRAMES) or self.dead(rank) is not None
+                self.ranks[rank].stacks.endswith(LAST_FRAMES)
+                or self.ranks[rank].exit_status is not None
                 for rank in reachable
             )
 
@@ -166,11 +167,7 @@ class Channel:
             }
 
     def _reachable(self, ranks: list[int]) -> list[int]:
-        return [rank for rank in ranks if rank in self.ranks and self.dead(rank) is None]
-
-    def dead(self, rank: int) -> int | None:
-        """Return the exit status of a rank that ended, or None if it has not ended."""
-        return self.ranks[rank].exit_status if rank in self.ranks else None
+        return [r for r in ranks if r in self.ranks and self.ranks[r].exit_status is None]
 
     def deaths(self) -> dict[int, int]:
         """Return the exit status of every rank that ended, by rank."""

@@ -87,7 +87,7 @@ def error_of(
     }
     skip = stuck | {rank: "" for rank in outcome.deaths}
     failed = report.failures(errors_by_rank(replies, skip), n)
-    places = report.positions(stuck, n)
+    places = report.positions(stuck)
     others = [OTHERS, *places] if places else []
     also_died = [died] if died else []
     match outcome.ending:
@@ -163,7 +163,7 @@ def reason_text(outcome: Outcome, n: int) -> str:
         return f"{_not_free_text(outcome.not_free, n)} {NOT_FREE}"
     modules = {
         rank: ", ".join(f"`{module}`" for module in modules)
-        for rank, modules in outcome.cut_off.items()
+        for rank, modules in outcome.interrupted_imports.items()
         if modules
     }
     if modules:
@@ -217,7 +217,10 @@ def kept_text(outcome: Outcome) -> str:
             f" Other cells were stopped, too, because all ranks are needed: {'; '.join(places)}."
         )
     if outcome.continued:
-        text += f" A signal had stopped {ranks_text(outcome.continued)}. parlab made it continue."
+        them = "it" if len(outcome.continued) == 1 else "them"
+        text += (
+            f" A signal had stopped {ranks_text(outcome.continued)}, and parlab continued {them}."
+        )
     if outcome.torch_is_new:
         text += " torch.distributed was started again, and `group` works again."
         old = [name for name in outcome.old if name not in outcome.lost]

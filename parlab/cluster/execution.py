@@ -176,7 +176,7 @@ class Execution:
         stacks = {rank: known.get(rank, "") for rank in running}
         unknown = {*running, *busy} - {rank for rank, stack in stacks.items() if stack}
         stacks |= self.session.channel.stacks(sorted(unknown))
-        places = self._places(stacks)
+        places = {rank: self._place(stack) for rank, stack in stacks.items()}
         file = self.session.cells.file(self.code)
         waiting = {rank for rank in busy if rank in running and not is_in(stacks[rank], file)}
         outcome.stuck = {
@@ -185,10 +185,6 @@ class Execution:
         }
         outcome.background = {rank: places[rank] for rank in set(places) - set(running)}
         return {rank: stacks[rank] for rank in running if rank not in waiting}
-
-    def _places(self, stacks: dict[int, str]) -> dict[int, str]:
-        """Return a description of where each rank is, by rank."""
-        return {rank: self._place(stack) for rank, stack in stacks.items()}
 
     def _place(self, stack: str) -> str:
         if stack == STOPPED:

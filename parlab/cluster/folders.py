@@ -60,6 +60,7 @@ def _check_temporary() -> None:
     """
     named = [(name, path) for name in TEMPORARY if (path := os.environ.get(name))]
     name, wanted = named[0] if named else ("the folder for temporary files", "/tmp")
+    tempfile.tempdir = None  # look again, because a cell may have set TMPDIR
     try:
         usable = tempfile.gettempdir()
     except FileNotFoundError:  # Python finds no other writable folder either

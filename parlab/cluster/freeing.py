@@ -72,7 +72,7 @@ class Freeing:
         """Return the ranks that are not free: they run a cell, or do not answer a call."""
         in_cells = self.in_cells()
         if unasked := sorted(set(self._all) - set(in_cells) - self._pings.keys()):
-            result = self.session.client[unasked].apply_async(calls.cut_off)
+            result = self.session.client[unasked].apply_async(calls.interrupted_imports)
             self._pings |= dict(zip(unasked, self._notifying(result), strict=True))
         silent = {rank for rank, ping in self._pings.items() if not ping.done()}
         return sorted({*in_cells, *silent})
@@ -144,10 +144,10 @@ class Freeing:
             return False
         try:
             answers = {rank: ping.result(0) for rank, ping in self._pings.items()}
-            outcome.cut_off = {rank: list(answer) for rank, answer in answers.items()}
+            outcome.interrupted_imports = {rank: list(answer) for rank, answer in answers.items()}
         except Exception:
             return False
-        if any(outcome.cut_off.values()):
+        if any(outcome.interrupted_imports.values()):
             return False
         # Supervisors handle requests in order: after this, they have passed on all interrupts.
         self.session.channel.processor_seconds(self._all, CALL_SECONDS)

@@ -49,7 +49,7 @@ def _listed() -> list[str]:
 
 
 def description(devices: list[RankDevice], network: Network | None) -> str:
-    """Return a line that says what the ranks use, such as `4 ranks sharing the GPU (…); …`."""
+    """Return a line that says what the ranks use, such as `4 ranks sharing GPUs (H200); …`."""
     ranks = f"{len(devices)} ranks" if len(devices) > 1 else "1 rank"
     first = devices[0]
     if first.one_gpu_each:

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import PurePath
+from textwrap import dedent
 
 from ipykernel.compiler import get_file_name
 
@@ -27,7 +28,7 @@ class Cells:
         return PurePath(get_file_name(code)).name
 
     def add(self, code: str) -> None:
-        self.sources[self.file(code)] = code.splitlines()
+        self.sources[self.file(code)] = code.split("\n")
 
     def line(self, file: str, number: int) -> str | None:
         """Return the text of a line, or None if the file is not a cell or has no such line."""
@@ -48,7 +49,8 @@ def with_lines_of_notebook(cell: str) -> tuple[str, str]:
     does. The magics themselves must be the first lines.
     """
     magics = list(takewhile(_RUNS_PYTHON.match, cell.split("\n")))
-    lines = cell.split("\n")[len(magics) :]
+    # IPython removes the indentation that all lines have, but not if comments without it precede.
+    lines = dedent("\n".join(cell.split("\n")[len(magics) :])).split("\n")
     if lines and lines[0].startswith("%%"):
         return cell, cell
     body = "\n".join(["#"] * (1 + len(magics)) + lines)

@@ -50,7 +50,9 @@ class RankMagics(ParallelMagics):
         code, body = with_lines_of_notebook(cell)
         self.session.cells.add(body)
         if args.local:
-            self.shell.run_cell(cell)
+            ran = self.shell.run_cell(cell)
+            if isinstance(ran.error_in_exec, KeyboardInterrupt):
+                raise RankInterrupted("Interrupted. The cell did not begin on any rank.")
         if args.noblock:
             replies = self.session.send(code, targets)
             self.session.names.add(code)
@@ -91,6 +93,8 @@ class RankMagics(ParallelMagics):
         with StopButton() as stop:
             self._wait(replies, stop)
             outputs.show(outputs.printed(replies, stop), self.session.n)
+        if stop.presses:
+            raise RankInterrupted("Interrupted. The cell's output was shown.")
         if replies.running():
             raise RankDied("Some ranks that ran this cell no longer exist, so it will not end.")
         if replies in self.session.background:

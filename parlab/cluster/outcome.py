@@ -31,7 +31,7 @@ class Outcome:
     background: dict[int, str] = field(default_factory=dict)
     not_free: list[int] = field(default_factory=list)  # ranks that did not stop
     # By rank, the modules whose import was interrupted. These ranks must be replaced.
-    cut_off: dict[int, list[str]] = field(default_factory=dict)
+    interrupted_imports: dict[int, list[str]] = field(default_factory=dict)
     continued: list[int] = field(default_factory=list)  # ranks that a signal had stopped
     lost: list[str] = field(default_factory=list)  # variables with communicators that were revoked
     torch_is_new: bool = False

@@ -6,7 +6,7 @@ import sys
 import time
 
 from IPython import get_ipython
-from IPython.display import clear_output, display
+from IPython.display import DisplayHandle, display
 
 from parlab.cluster.ending import errors_by_rank
 from parlab.cluster.replies import Replies
@@ -28,7 +28,7 @@ class Progress:
     def __init__(self, timeout: float) -> None:
         self.timeout = timeout
         self.start = time.monotonic()
-        self.shown = False
+        self._shown: DisplayHandle | None = None
         # nbval also compares output that was cleared.
         tested = os.environ.get("IPP_NONINTERACTIVE") or "PYTEST_CURRENT_TEST" in os.environ
         self.watched = hasattr(get_ipython(), "kernel") and not tested
@@ -43,13 +43,18 @@ class Progress:
         lines[0] += f"  {replies.last_line()[:100]}"
         for rank, (message, _) in errors_by_rank(replies, {}).items():
             lines.append(f"{ranks_text([rank])} failed: {message.splitlines()[0][:100]}")
-        clear_output(wait=True)
-        print("\n".join([*lines, note] if note else lines))
-        self.shown = True
+        self._show("\n".join([*lines, note] if note else lines))
 
     def clear(self) -> None:
-        if self.shown:
-            clear_output()
+        if self._shown is not None:
+            self._show("")
+
+    def _show(self, text: str) -> None:
+        # A display of its own: `clear_output` also clears what the notebook's cell showed before.
+        if self._shown is None:
+            self._shown = display({"text/plain": text}, raw=True, display_id=True)
+        else:
+            self._shown.update({"text/plain": text}, raw=True)
 
 
 def printed(replies: Replies, stop: StopButton) -> dict[int, dict]:

@@ -78,18 +78,35 @@ class Processes:
         `environment` is added to the engines' environment. `start` gives up when `ended` is set.
         """
         self.n = n
-        self.profile = profile
         self._channel = channel
         self._ended = ended
         self.folder = make_folder(profile)
         # Ranks on other nodes could not use this folder.
         memory = None if profile else make_memory_folder()
         self.batch: BatchJob | None = None  # the job, if the ranks run in one
+        folders = (self.folder, memory)
+        with sigint_blocked():
+            self.cleanup = subprocess.Popen(
+                [sys.executable, "-I", "-S", CLEANUP, *map(str, filter(None, folders))],
+                stdin=subprocess.PIPE,
+                start_new_session=True,  # the stop button signals the kernel's process group
+            )
+        close_in_children(self.cleanup.stdin)
+        try:
+            self._configure(profile, environment, memory)
+        except Exception as error:  # such as no mpiexec, or a mistake in the profile's file
+            self.cleanup.stdin.close()  # it then deletes the folders
+            self.cleanup.wait()
+            raise ClusterError(f"the ranks cannot start: {error}") from error
+
+    def _configure(
+        self, profile: str | None, environment: Mapping[str, str], memory: Path | None
+    ) -> None:
         # A profile (Slurm, SSH) has its own launchers, and engines on other nodes. Without a
         # profile, engines start at the same time as the controller and wait for its file.
         local = {"engines": "mpi", "send_engines_connection_env": False}
         self.cluster = ipp.Cluster(
-            n=n,
+            n=self.n,
             profile_dir=str(self.folder),
             load_profile=bool(profile),
             delay=0,
@@ -100,19 +117,11 @@ class Processes:
         )
         self.cluster.shutdown_atexit = False
         # This changes a copy. ipyparallel's own settings also apply to the notebook's next cluster.
-        added = {"PARLAB_CHANNEL": channel.address, **environment}
+        added = {"PARLAB_CHANNEL": self._channel.address, **environment}
         if memory:
             added = mpirun.shared_memory_in(memory) | added
         config = launcher_config(self.cluster, self.folder, bool(profile), added)
         self.cluster.update_config(config)
-        folders = (self.folder, memory)
-        with sigint_blocked():
-            self.cleanup = subprocess.Popen(
-                [sys.executable, "-I", "-S", CLEANUP, *map(str, filter(None, folders))],
-                stdin=subprocess.PIPE,
-                start_new_session=True,  # the stop button signals the kernel's process group
-            )
-        close_in_children(self.cleanup.stdin)
 
     def start(self, timeout: float = START_SECONDS) -> ipp.Client:
         """Start everything and wait for all ranks. The caller must call `kill` in any case.

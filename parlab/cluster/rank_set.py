@@ -128,8 +128,8 @@ class RankSet:
     def _describe_nodes(self, client: ipp.Client) -> None:
         hosts = [self.channel.ranks[rank].host for rank in range(self.n)]
         late = (
-            f"the ranks are there, on {', '.join(dict.fromkeys(hosts))}, but a message from each "
-            f"to the next did not arrive within {MESSAGE_SECONDS:.0f} s. Is there a firewall, or a "
+            f"the ranks have started on {', '.join(dict.fromkeys(hosts))}, but messages between "
+            f"them did not arrive within {MESSAGE_SECONDS:.0f} s. Is there a firewall, or a "
             "network that does not connect the nodes? Choose another network with "
             "`parlab profile … --interface`."
         )

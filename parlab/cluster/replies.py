@@ -76,7 +76,8 @@ class Replies:
     def last_line(self) -> str:
         """Return the last line that the first rank has printed so far."""
         first = next(iter(self._futures.values()))
-        return (first.output.metadata["stdout"] or "").rstrip().rpartition("\n")[2]
+        printed = (first.output.metadata["stdout"] or "").rstrip()
+        return printed.replace("\r", "\n").rpartition("\n")[2]
 
     def ended_early(self) -> None:
         """Record how much the running ranks have shown so far. Call this before they are freed.

@@ -39,7 +39,7 @@ def cut(text: str, rank: int | None) -> str:
     return f"{text[:SHOWN_START]}\n… {left_out:,}{LEFT_OUT}{where} …\n{text[-SHOWN_END:]}"
 
 
-def positions(places: Mapping[int, str], world_size: int) -> list[str]:
+def positions(places: Mapping[int, str]) -> list[str]:
     """Return one line for each group of ranks that are at the same place."""
     groups = by_value(places)
     width = max((len(ranks_text(ranks)) for ranks, _ in groups), default=0)

@@ -45,14 +45,14 @@ class Session:
         self._ranks: RankSet | None = None
         self._why_none = STOPPED  # while there are no ranks
         self._failure: ClusterError | None = None  # the next call of `ready` raises it
+        self._start([])
+
+    def _start(self, imports: list[str]) -> None:
+        environment = rank_environment(self.network) if self.network else {}
         try:
-            self._ranks = self._new_ranks([])
+            self._ranks = RankSet(self.n, self.profile, environment, imports, self._changed)
         except ClusterError as error:
             self._failure, self._why_none = error, NOT_STARTED
-
-    def _new_ranks(self, imports: list[str]) -> RankSet:
-        environment = rank_environment(self.network) if self.network else {}
-        return RankSet(self.n, self.profile, environment, imports, self._changed)
 
     def _changed(self) -> None:
         for call in list(self.on_change):
@@ -135,7 +135,7 @@ class Session:
         gone = self.names.forget_variables()
         self.background.clear()
         self._ranks = None
-        self._ranks = self._new_ranks(list(self.names.imports))
+        self._start(list(self.names.imports))
         return gone
 
     def ready(self, notify: Notify = lambda text: None) -> None:
@@ -146,15 +146,11 @@ class Session:
             RankInterrupted: stop was pressed. The ranks continue to start, but a batch job that
                 waits for nodes is canceled.
         """
+        if self._failure is None:
+            self._replace_dead(notify)
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
-        ranks = self.ranks
-        if ranks.start_succeeded and (deaths := ranks.channel.deaths()):
-            text = died_text(deaths, ranks.channel, self.cells, self.n)
-            notify(f"{text}\n{self.replace_lost()}")
-        elif ranks.is_cut_off:
-            notify(f"{CUT_OFF}\n{self.replace_lost()}")
         try:
             self._wait(notify)
         except ClusterError:
@@ -163,6 +159,17 @@ class Session:
         except Exception as error:
             self._ranks, self._why_none = None, NOT_STARTED
             raise ClusterError(f"the ranks did not start ({error}): run cluster.start()") from error
+
+    def _replace_dead(self, notify: Notify) -> None:
+        ranks = self.ranks
+        with StopButton() as stop:  # so that a press does not interrupt this halfway
+            if ranks.start_succeeded and (deaths := ranks.channel.deaths()):
+                text = died_text(deaths, ranks.channel, self.cells, self.n)
+                notify(f"{text}\n{self.replace_lost()}")
+            elif ranks.is_cut_off:
+                notify(f"{CUT_OFF}\n{self.replace_lost()}")
+        if stop.presses:
+            raise RankInterrupted(STARTING)
 
     def _wait(self, notify: Notify) -> None:
         shown = None

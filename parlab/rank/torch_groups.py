@@ -24,7 +24,7 @@ TIMEOUT = timedelta(minutes=30)
 after_restart: list[Callable[[], None]] = []
 
 _sockets: set[int] = set()  # inodes of the sockets that Gloo and its store opened
-_state: dict[str, Any] = {"group": None, "store": None, "closed": False}
+_state: dict[str, Any] = {"group": None, "closed": False}
 
 
 def start() -> dist.ProcessGroup:
@@ -35,6 +35,11 @@ def start() -> dist.ProcessGroup:
     group is `group`.
     """
     if _state["group"] is None:
+        if dist.is_initialized():
+            raise RuntimeError(
+                "torch.distributed was started before `group` was imported. Call "
+                "dist.destroy_process_group() on all ranks, and then import `group` again"
+            )
         _state["mpi_group"] = MPIGroup(new_communicator())
         _track_sockets()
         _connect()
@@ -62,7 +67,6 @@ def _connect() -> None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
     with _opening_sockets():
         store = _open_store("127.0.0.1" if same_host else hosts[0])
-        _state["store"] = store
         register(_state["mpi_group"])
         backend = _default_backend()
         # Do not pass `device_id`, which binds the default group to the GPU. torch would then make
@@ -160,7 +164,6 @@ def renew() -> bool:
         dist.destroy_process_group()
     # The traceback of a freed call is in a reference cycle, with the group and its Gloo threads.
     gc.collect()
-    _state["store"] = None
     _sockets.clear()
     _connect()
     for register_again in after_restart:

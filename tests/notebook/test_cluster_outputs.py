@@ -49,25 +49,42 @@ def test_a_long_cell_shows_its_progress_and_removes_it_at_the_end(
     notebook: Notebook, tmp_path: Path
 ):
     flag = tmp_path / "may_end"
-    sent = notebook.send(
-        "%%px\nprint('half way', flush=True)\n"
+    code = (
+        "print('half way', flush=True)\n"
         f"while not os.path.exists({str(flag)!r}): time.sleep(0.1)\nprint('done')"
     )
-    seen, cleared = "", 0
+    # The text that the cell prints before must stay.
+    sent = notebook.send(f"print('first')\nget_ipython().run_cell_magic('px', '', {code!r})")
+    seen, shown = "", []
     while True:
         message = notebook.client.get_iopub_msg(timeout=60)
         if message["parent_header"].get("msg_id") != sent:
             continue
+        assert message["msg_type"] != "clear_output"
         if message["msg_type"] == "stream":
             seen += message["content"]["text"]
-        cleared += message["msg_type"] == "clear_output"
-        if cleared >= 2 and "ranks 0-3  half way" in seen:
+        if message["msg_type"] in ("display_data", "update_display_data"):
+            shown.append(message["content"]["data"]["text/plain"])
+        if len(shown) >= 2 and "ranks 0-3  half way" in shown[-1]:
             flag.touch()
         if message["content"].get("execution_state") == "idle":
             break
-    assert "s of 60 s, ranks 0-3  half way" in seen
-    assert seen.endswith("[all ranks]\nhalf way\ndone\n")
-    assert cleared >= 3
+    assert "s of 60 s, ranks 0-3  half way" in shown[1]
+    assert shown[-1] == ""
+    assert seen == "first\n[all ranks]\nhalf way\ndone\n"
+
+
+def test_a_cell_may_be_indented(notebook: Notebook) -> None:
+    ran = notebook.run("%%px\n    x = 1\n    print(x)")
+    assert ran.text == "[all ranks] 1\n", ran.message
+
+
+def test_stop_in_the_kernels_own_part_does_not_start_the_ranks(notebook: Notebook) -> None:
+    code = "%%px --local\nimport os, signal\nstarted = True\nos.kill(os.getpid(), signal.SIGINT)"
+    assert notebook.run("%%px\nstarted = False").status == "ok"
+    ran = notebook.run(code)
+    assert ran.error == "RankInterrupted" and "did not begin on any rank" in ran.message
+    assert notebook.run("%%px\nprint(started)").text == "[all ranks] False\n"
 
 
 def test_local_runs_here_too(notebook: Notebook):

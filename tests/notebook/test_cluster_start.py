@@ -200,6 +200,19 @@ def test_a_full_folder_for_temporary_files_is_reported(
     assert f"ClusterError: {expected.format(folder=tmp_path)}" in ran.stderr, ran.stderr
 
 
+def test_a_folder_for_temporary_files_can_be_set_in_the_notebook(
+    kernel: Notebook, tmp_path: Path
+) -> None:
+    """Python remembers the first one, and ipykernel asks for it in each cell."""
+    kernel.run(f"%env TMPDIR={tmp_path}")
+    ran = kernel.run("from parlab import cluster\ncluster.start(1)")
+    assert ran.status == "ok", ran.message
+    assert (
+        kernel.run("%%px\nimport tempfile\ntempfile.gettempdir()").text
+        == f"{tmp_path!s}".join("''") + "\n"
+    )
+
+
 def test_the_output_of_a_launcher_is_known_after_ipyparallel_removed_it(tmp_path: Path) -> None:
     """ipyparallel removes the file when the process ends, perhaps before it is read."""
     launcher = LocalProcessLauncher(work_dir=str(tmp_path))

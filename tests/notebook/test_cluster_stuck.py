@@ -176,7 +176,7 @@ def test_a_rank_that_a_signal_stopped_is_named_and_continues(notebook: Notebook,
     ran = notebook.run(code.format(DEADLINE))
     assert ran.error == "DeadlineExceeded", ran.message
     assert place in ran.message
-    assert "A signal had stopped rank 1. parlab made it continue." in ran.message
+    assert "A signal had stopped rank 1, and parlab continued it." in ran.message
     works_and_keeps(notebook, held=True)
     assert in_time(notebook, ran, DEADLINE)
 

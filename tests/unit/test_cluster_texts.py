@@ -18,7 +18,7 @@ def test_ranks_are_named_shortly():
 
 
 def test_positions_are_grouped_and_aligned():
-    assert positions({0: "here", 1: "there", 2: "here"}, 3) == [
+    assert positions({0: "here", 1: "there", 2: "here"}) == [
         "  ranks 0, 2  here",
         "  rank 1      there",
     ]

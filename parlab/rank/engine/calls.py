@@ -95,11 +95,11 @@ def device_of_rank() -> RankDevice:
     return RankDevice(choice.name, choice.one_gpu_each, why_not)
 
 
-def cut_off() -> list[str]:
-    """Return the imports that were interrupted on this rank (see `interrupts.cut_off`)."""
+def interrupted_imports() -> list[str]:
+    """Return the modules whose import an interrupt ended on this rank."""
     from parlab.rank.engine import interrupts
 
-    return interrupts.cut_off()
+    return interrupts.interrupted_imports()
 
 
 def unreceived() -> list[tuple[int, int] | None]:

@@ -18,7 +18,7 @@ from parlab.runtime.library_files import is_library
 # A process without a handler ignores SIGURG.
 SIGNAL = signal.SIGURG
 
-_cut_off: dict[str, None] = {}  # modules whose import an interrupt ended
+_interrupted_imports: dict[str, None] = {}  # modules whose import an interrupt ended
 
 
 def install(kernel: Any) -> None:
@@ -36,9 +36,9 @@ def is_ours(handler: object) -> bool:
     return handler is _interrupt
 
 
-def cut_off() -> list[str]:
+def interrupted_imports() -> list[str]:
     """Return the modules whose import was interrupted in this process."""
-    return list(_cut_off)
+    return list(_interrupted_imports)
 
 
 def interrupt() -> None:
@@ -50,7 +50,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     if not _in_cell(frame):
         return  # too late: the cell has ended
     if module := importing(frame):
-        _cut_off[module] = None
+        _interrupted_imports[module] = None
     raise KeyboardInterrupt
 
 
