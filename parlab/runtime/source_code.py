@@ -185,9 +185,12 @@ def free_names(source: str) -> frozenset[str]:
 
     This excludes parameters, other local variables, and the errors that `except` names.
     """
-    code = "\n".join(map(ast.unparse, statements(source)))
+    try:
+        code = "\n".join(map(ast.unparse, statements(source)))
+        module = symtable.symtable(code, "cell", "exec")
+    except (SyntaxError, RecursionError):  # such as `nonlocal x` without an x: it only parses
+        return read_names(source)
     handlers = (node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ExceptHandler))
-    module = symtable.symtable(code, "cell", "exec")
     tables = [module]
     found = set()
     while tables:

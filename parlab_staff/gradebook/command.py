@@ -204,7 +204,7 @@ class _Batch:
         )
         if self.ignored:
             names = printable(_some([path.name for path in self.ignored]))
-            print(f"{len(self.ignored)} files or folders are no submissions: {names}")
+            print(f"{len(self.ignored)} files or folders are not submissions: {names}")
         if self.strangers:
             print(
                 f"{len(self.strangers)} submissions belong to no student on the roster: "

@@ -63,13 +63,14 @@ def _wrong_columns(columns: list[str], required: tuple[str, ...], optional: tupl
     known = required + optional
     for name in known:
         if columns.count(name) > 1:
-            return f"the column {name!r} is twice"
+            return f"the column {name!r} appears twice"
     for name in required:
         if name not in columns:
             has = ", ".join(column for column in columns if column)
             return f"the column {name!r} is missing" + (f": it has {has}" if has else "")
+    absent = [name for name in known if name not in columns]
     for name in columns:
-        close = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
+        close = difflib.get_close_matches(name, absent, n=1, cutoff=0.75)
         if name not in known and close:
             return f"an unknown column {name!r}: did you mean {close[0]!r}?"
     return ""

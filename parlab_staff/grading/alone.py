@@ -73,8 +73,9 @@ def graded_alone(
 
 
 def _chosen(together: ExerciseResult, alone: ExerciseResult) -> ExerciseResult:
-    unknown = alone.status in (GradeStatus.NOT_REACHED, *SETTLED[1:])
-    if unknown or alone.points is None or alone.points < (together.points or 0):
+    if alone.status == GradeStatus.NOT_REACHED or alone.points is None:
+        return together
+    if alone.points < (together.points or 0):
         return together
     if alone.points == together.points:
         return alone

@@ -92,6 +92,7 @@ def _grade(
                 submission, result = running.pop(future), future.result()
                 if grader.uncertain(result.exercises) and not alone:
                     again.append((submission, result))
+                    grader.progress(submission.student, "waits to run again, alone")
                     continue
                 store.save(result)
                 yield result

@@ -2,7 +2,6 @@
 
 import ast
 import contextlib
-import re
 
 from parlab.runtime.source_code import (
     DEFINITION,
@@ -12,8 +11,6 @@ from parlab.runtime.source_code import (
     has_code,
     statements,
 )
-
-_NBVAL = re.compile(r"^\s*#[#\s]*(NBVAL_\w+|PYTEST_VALIDATE_IGNORE_OUTPUT)\s*$")
 
 
 def added_definitions(source: str, original: str) -> str:
@@ -65,8 +62,3 @@ def same_code(one: str, other: str) -> bool:
     """Return True if two cells are equal, except for spaces around them and at ends of lines."""
     strip = [line.rstrip() for line in one.strip().split("\n")]
     return strip == [line.rstrip() for line in other.strip().split("\n")]
-
-
-def without_nbval(source: str) -> str:
-    """Return the cell without comments that control nbval, because students must not control it."""
-    return "\n".join(line for line in source.split("\n") if not _NBVAL.match(line))

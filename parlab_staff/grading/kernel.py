@@ -14,6 +14,7 @@ the running cell are dropped.
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -59,9 +60,7 @@ class WatchedKernel(RunningKernel):
         self.shown: list[dict] = []  # messages of the cell, for nbval
         door = Path(self.run["door"])
         self.km = KernelManager(
-            transport="ipc",
-            connection_file=str(door / "kernel.json"),
-            context=_context(),
+            transport="ipc", connection_file=str(door / "kernel.json"), context=_context()
         )
         self.km._kernel_spec = KernelSpec(
             argv=self.command(door),
@@ -111,7 +110,7 @@ class WatchedKernel(RunningKernel):
 
     def await_reply(self, msg_id: str, timeout: float | None = None) -> None:
         """Read messages until the cell ends in any way. nbval then calls `get_message`."""
-        self.cell = {"outcome": "", "ename": "", "evalue": "", "text": "", "json": [], "cut": False}
+        self.cell = {"outcome": "", "ename": "", "evalue": "", "text": "", "json": []}
         self.begun = self.replied = self.idle = False
         self.broken = 0
         try:
@@ -218,14 +217,10 @@ class WatchedKernel(RunningKernel):
         if not self.cell["ename"]:
             self.cell["ename"] = _plain(content.get("ename", ""))[:200]
             self.cell["evalue"] = _plain(content.get("evalue", ""))[:OUTPUT_CHARACTERS]
-            self.cell["traceback"] = _plain("\n".join(map(str, content.get("traceback", []))))[
-                :OUTPUT_CHARACTERS
-            ]
 
     def _print(self, text: str) -> None:
-        room = OUTPUT_CHARACTERS - len(self.cell["text"])
-        self.cell["text"] += _plain(text[: max(room, 0)])
-        self.cell["cut"] |= len(text) > room
+        # Keep the end, because a check prints last that it has passed.
+        self.cell["text"] = (self.cell["text"] + _plain(text))[-OUTPUT_CHARACTERS:]
 
     def _display(self, data: dict) -> None:
         if "application/json" not in data:
@@ -233,8 +228,6 @@ class WatchedKernel(RunningKernel):
         value = data["application/json"]
         if len(self.cell["json"]) < 3 and len(json.dumps(value)) <= OUTPUT_CHARACTERS:
             self.cell["json"].append(value)
-        else:
-            self.cell["cut"] = True
 
     # The end of the kernel
 
@@ -281,13 +274,19 @@ def pytest_configure(config: Any) -> None:
     grader = json.loads((Path(str(config.rootpath)) / RUN).read_text(encoding="utf-8"))["grader"]
     if sys.platform == "linux":
         die_with_parent(grader)
+    # The grader ends pytest with SIGTERM. Stop as for Ctrl-C, so that nbval ends the kernel.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     nbval.plugin.RunningKernel = WatchedKernel
 
 
 def pytest_runtest_call(item: Any) -> None:
+    item.options.clear()  # comments in a student's cell must not control nbval
     kernel = item.parent.kernel
     if kernel.is_alive():
         kernel.record(event="start", cell=item.cell.id)
+    elif not kernel.gone:  # it ended between two cells
+        kernel.gone = kernel.why_ended()
+        kernel.record(event="gone", why=kernel.gone)
 
 
 def pytest_runtest_teardown(item: Any) -> None:

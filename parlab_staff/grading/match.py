@@ -126,6 +126,7 @@ class _Matcher:
         self.rank_calls: dict[int, dict[str, None]] = {}  # calls that do not run, by cell number
         self.pieces = submitted
         self.by_id = {cell.id: cell for cell in cells_of(lab.solution)}
+        self.runs = {cell.id for cell in lab.cells}
         self.exercise_cells = {e.cell for e in lab.exercises}
         self.answering: dict[int, str] = {}  # index of a piece → the exercise's cell
         self.lab_cell: dict[int, str] = {}  # index of a piece → the lab's cell that it is
@@ -155,8 +156,7 @@ class _Matcher:
         index = own if own is not None and self._answers(own, exercise) else None
         if index is None:
             index = self._defining(exercise)
-        if index is None:
-            index = own
+        index = own if index is None else index
         if index is None:
             return None
         self.answering.setdefault(index, exercise.cell)
@@ -226,19 +226,18 @@ class _Matcher:
 
     def place_own_cells(self, matched: Matched) -> None:
         """Add the other code that runs: everything that the student wrote in other cells."""
-        runs = {cell.id for cell in self.lab.cells}
         after: str | None = None
         for index, piece in enumerate(self.pieces):
             cell = self.answering.get(index) or self.lab_cell.get(index)
             if index not in self.answering:
                 self._place(piece, self.lab_cell.get(index), after, matched)
-            after = cell if cell in runs else after
+            after = cell if cell in self.runs else after
         for number, calls in self.rank_calls.items():
-            sentence = f"says {', '.join(calls)}, which did not run"
+            sentence = f"calls {', '.join(calls)}, which did not run"
             matched.notes.append(f"cell {number} {sentence}")
             matched.left_out.append(
-                f"Cell {number} of your notebook {sentence}: the ranks are those of the lab's "
-                f"{self.start}."
+                f"Cell {number} of your notebook {sentence}: the grader keeps the ranks that the "
+                f"lab starts with {self.start}."
             )
 
     def _place(self, piece: Piece, cell: str | None, after: str | None, matched: Matched) -> None:
@@ -249,9 +248,11 @@ class _Matcher:
                 matched.after.setdefault(after, []).append(source)
             return
         given = self._given(cell)
-        if self.by_id[cell].kind != "code":
+        if same_code(piece.source, given) and (piece.is_code or self.by_id[cell].kind != "code"):
             return
-        if same_code(piece.source, given) and piece.is_code:
+        if cell not in self.runs:  # text that became code, or a cell that fails on purpose
+            if added := piece.is_code and added_definitions(self._to_run(piece, given), given):
+                matched.after.setdefault(after, []).append(added)
             return
         matched.notes.append(f"cell {cell} was changed; the lab's own ran in its place")
         if not piece.is_code:

@@ -6,7 +6,7 @@ from nbformat import NotebookNode, v4
 
 from parlab.runtime.source_code import bound_names, free_names
 from parlab_staff.grading import restore_names
-from parlab_staff.grading.cells import added_definitions, without_nbval
+from parlab_staff.grading.cells import added_definitions
 from parlab_staff.grading.graded_lab import GradedExercise, GradedLab
 from parlab_staff.grading.match import Matched
 
@@ -17,7 +17,8 @@ RESTORE = "restore-"  # the prefix of ids of cells that restore the lab's names
 def build(lab: GradedLab, matched: Matched) -> NotebookNode:
     """Return code cells without outputs, in the lab's order, with the lab's ids for its cells.
 
-    An exercise without an answer gets its stub. The student's own cells keep their positions.
+    An exercise without an answer gets its stub. The student's own cells keep their positions. Those
+    after the last check are left out, because they cannot change a score.
     """
     answers = {e.cell: matched.answers[e.key] for e in lab.exercises}
     stubs = {e.cell: lab.stub_of(e) for e in lab.exercises}
@@ -44,7 +45,6 @@ def build(lab: GradedLab, matched: Matched) -> NotebookNode:
         source = stubs.get(cell.id, cell.source) if answer is None else answer
         notebook.cells.append(_code(source, cell.id))
         waiting = waiting + matched.after.get(cell.id, [])
-    add_own(waiting)
     return notebook
 
 
@@ -102,4 +102,4 @@ def _for_one(lab: GradedLab, matched: Matched, exercise: GradedExercise) -> list
 
 
 def _code(source: str, cell_id: str) -> NotebookNode:
-    return v4.new_code_cell(without_nbval(source), id=cell_id)
+    return v4.new_code_cell(source, id=cell_id)

@@ -1,9 +1,11 @@
 """Runs one rebuilt notebook in one pytest process with nbval, which has its own folder."""
 
 import contextlib
+import hashlib
 import itertools
 import json
 import os
+import platform
 import signal
 import stat
 import subprocess
@@ -34,7 +36,6 @@ PYTEST = (
     "import sys; sys.modules['rfc3987_syntax'] = None; "
     "import pytest; sys.exit(pytest.main(sys.argv[1:]))"
 )
-PYTEST_OK = (0, 1)  # exit codes: all cells passed, or some did not
 
 
 @dataclass(frozen=True)
@@ -58,10 +59,8 @@ class CellRun:
     outcome: str = "not_reached"
     ename: str = ""
     evalue: str = ""
-    traceback: str = ""
     text: str = ""
     json: list[Any] = field(default_factory=list)
-    cut: bool = False
 
 
 @dataclass
@@ -72,13 +71,11 @@ class NotebookRun:
         cells: the results of all cells of the notebook, by cell id.
         broken: what went wrong on the grader's side; "" if nothing did.
         ended: why the run ended before its last cell, for the student; "" if it did not.
-        seconds: how long it took.
     """
 
     cells: dict[str, CellRun]
     broken: str = ""
     ended: str = ""
-    seconds: float = 0.0
 
 
 Started = Callable[[str], None]
@@ -98,19 +95,17 @@ def run(
         started: called with the id of each cell that starts.
         stop: setting it ends the run.
     """
-    begin = time.monotonic()
-    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=_short_folder()))
+    own = f"{PREFIX}{os.getpid()}-{_machine()}-"
+    folder = Path(tempfile.mkdtemp(prefix=own, dir=_short_folder()))
     try:
         (folder / "door").mkdir(mode=0o700)
         nbformat.write(notebook, folder / "notebook.ipynb")
         settings = {"sandbox": sandbox, "door": str(folder / "door"), "grader": os.getpid()}
         settings |= {name: getattr(limits, name) for name in ("memory", "processes", "disk")}
         (folder / RUN).write_text(json.dumps(settings), encoding="utf-8")
-        result = _follow(folder, notebook, limits, started, stop or threading.Event())
+        return _follow(folder, notebook, limits, started, stop or threading.Event())
     finally:
         _remove(folder)
-    result.seconds = time.monotonic() - begin
-    return result
 
 
 def _follow(
@@ -142,7 +137,7 @@ def _follow(
             process.wait(POLL_SECONDS)
         events.read()
     if process.poll() is None:
-        # First let it end normally, so that it ends the kernel, which ends the sandbox.
+        # First let it stop as for Ctrl-C, so that it ends the kernel, which ends the sandbox.
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(END_SECONDS)
@@ -150,12 +145,12 @@ def _follow(
         os.killpg(process.pid, signal.SIGKILL)
     status = process.wait()
     events.read()
-    result = events.run()
+    result = events.result
     if late:
         events.end("timeout", f"all cells together took more than {limits.seconds:g} s")
     elif flooded:
         events.end("died", "it sent more than the grader has memory to read")
-    elif not events.complete and status not in PYTEST_OK and not result.ended:
+    elif not events.complete and not result.ended:
         tail = (folder / "pytest.log").read_text(encoding="utf-8", errors="replace")[-2000:].strip()
         result.broken = result.broken or f"pytest ended with {status}: {tail}"
     return result
@@ -212,9 +207,6 @@ class _Events:
         if self.running:
             self.result.cells[self.running] = CellRun(outcome, evalue=why)
 
-    def run(self) -> NotebookRun:
-        return self.result
-
 
 def _command(folder: Path, limits: Limits) -> list[str]:
     """Return the command for nbval with our plugin, and without any other settings."""
@@ -230,15 +222,20 @@ def _environment() -> dict[str, str]:
     return kept | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT)}
 
 
-def _short_folder() -> str | None:
+def _short_folder() -> str:
     usual = tempfile.gettempdir()
-    return usual if len(usual) < DOOR_CHARACTERS - 40 else "/tmp"
+    return usual if len(usual) < DOOR_CHARACTERS - 47 else "/tmp"
+
+
+def _machine() -> str:
+    """Return a mark of this machine, because the temporary folder can be that of a cluster."""
+    return hashlib.sha256(platform.node().encode()).hexdigest()[:6]
 
 
 def remove_leftovers(temporary: Path | None = None) -> None:
     """Remove folders of this user's graders that were killed, and no others."""
-    temporary = temporary or Path(_short_folder() or tempfile.gettempdir())
-    for folder in temporary.glob(f"{PREFIX}*"):
+    temporary = temporary or Path(_short_folder())
+    for folder in temporary.glob(f"{PREFIX}*-{_machine()}-*"):
         pid = folder.name.removeprefix(PREFIX).partition("-")[0]
         if pid.isdigit() and not psutil.pid_exists(int(pid)) and _is_own(folder):
             _remove(folder)
@@ -246,7 +243,10 @@ def remove_leftovers(temporary: Path | None = None) -> None:
 
 def _is_own(path: Path) -> bool:
     """Return True for this user's folder, but not for a link, which others could replace."""
-    found = os.lstat(path)
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:  # another grader, which also starts, has just removed it
+        return False
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
 
 

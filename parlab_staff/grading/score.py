@@ -64,8 +64,8 @@ def _ungraded(exercise: GradedExercise, reason: str) -> ExerciseResult:
     return ExerciseResult(exercise.key, GradeStatus.GRADER_ERROR, None, exercise.of, notes=[reason])
 
 
-def zero(lab: GradedLab, status: GradeStatus, message: str = "") -> list[ExerciseResult]:
-    return [ExerciseResult(e.key, status, 0.0, e.of, message) for e in lab.exercises]
+def zero(lab: GradedLab, status: GradeStatus) -> list[ExerciseResult]:
+    return [ExerciseResult(e.key, status, 0.0, e.of) for e in lab.exercises]
 
 
 def broken(lab: GradedLab, matched: Matched, run: NotebookRun) -> str:

@@ -47,6 +47,8 @@ def prove(grader: Grader, jobs: int) -> Worthless:
         for e in lab.exercises
         if no_op_answers.nothing_left(e, found)
     ]
+    if reason := ran[NOTHING].broken or ran[NOTHING].ended:
+        problems.append(f"{NOTHING} did not run to its end: {reason}. Choose a longer --timeout")
     if problems:
         raise ProofFailed(
             f"lab {lab.name} is not graded correctly on this machine, so nothing was graded:\n  "

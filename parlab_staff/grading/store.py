@@ -15,10 +15,6 @@ from parlab_staff.grading.results import SubmissionResult
 FORMAT = 2
 
 
-class Busy(ValueError):
-    """Another grader is using the folder."""
-
-
 class Store:
     """The results in an output folder: `results/NAME/result.json` for each student."""
 
@@ -28,16 +24,19 @@ class Store:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the folder for this grader. Raises Busy, or ValueError if it cannot be used.
+        """Lock the folder for this grader. Raises ValueError if it cannot be used now.
 
         The lock ends when the process ends, even if it crashes.
         """
         with self._lock_file() as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 problem = f"another grader works in {self.folder}: wait, or use another --out"
-                raise Busy(problem) from None
+                raise ValueError(problem) from None
+            except OSError as error:
+                problem = f"--out {self.folder} cannot be locked: {error.strerror}"
+                raise ValueError(f"{problem}. Name a folder on another file system") from None
             yield
 
     def _lock_file(self) -> TextIO:

@@ -123,6 +123,8 @@ def _of_class(folder: Path, lab: str, ignored: list[Path]) -> list[Submission]:
             problem = "its folder is a link: collect the folder itself"
             found.append(Submission(clean_name(path.name), None, problem))
         elif path.is_dir() and path.name not in _NOT_STUDENTS:
+            if path.name.startswith(".") and not _notebooks(path):
+                continue  # settings of a tool, such as .vscode
             found.append(_of_student(path, lab, clean_name(path.name)))
         elif path.is_dir():
             if any(map(is_notebook, _files(path))):
@@ -149,6 +151,9 @@ def _of_student(folder: Path, lab: str, student: str) -> Submission:
         return Submission(
             student, None, f"it is not clear which notebook counts: {names}. Keep only that one"
         )
+    if not all(os.access(path, os.R_OK | os.X_OK) for path in (folder, *_folders(folder))):
+        problem = "its folder cannot be read: change its permissions"
+        return Submission(student, None, problem)
     others = sorted(p for p in _files(folder, _NOT_STUDENTS) if not p.name.startswith("."))
     packed = [path for path in others if _ARCHIVE.fullmatch(path.name)]
     if packed:
@@ -175,7 +180,7 @@ def _named(paths: list[Path], folder: Path) -> str:
 
 
 def _packed(path: Path) -> str:
-    return f"{path.name} is an archive: unpack it into a folder of the student's name"
+    return f"{path.name} is an archive: unpack it into a folder with the student's name"
 
 
 def _notebooks(folder: Path) -> list[Path]:
@@ -196,6 +201,11 @@ def _files(folder: Path, skipped: set[str] = frozenset()) -> Iterator[Path]:
         deep = len(Path(present).relative_to(folder).parts) >= _DEEPEST
         yield from (Path(present, name) for name in (*files, *(folders if deep else linked)))
         folders[:] = [] if deep else [name for name in folders if name not in linked]
+
+
+def _folders(folder: Path) -> Iterator[str]:
+    for present, folders, _ in os.walk(folder):
+        yield from (os.path.join(present, name) for name in folders)
 
 
 def is_notebook(path: Path) -> bool:

@@ -40,14 +40,22 @@ def write_handout(wanted: str, out: Path, root: Path = ROOT) -> Path:
         raise ValueError(f"lab {lab.name} is not released: {'; '.join(outdated)}")
     if os.path.lexists(out) and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"{out} exists and is not an empty folder: name another one, or empty it")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=".release-", dir=out.parent))
+    existing = out.is_dir()  # perhaps a link, a mounted disk, or the current folder: fill it
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=".release-", dir=out if existing else out.parent))
+    except OSError as error:
+        raise ValueError(f"{out} cannot be written to: {error.strerror}") from None
     try:
         _write(course, lab, work)
         if found := leaks(lab, work):
             raise ValueError(f"lab {lab.name} is not released: {'; '.join(found)}")
-        work.chmod(0o755)
-        work.replace(out)
+        if existing:
+            for path in list(work.iterdir()):
+                path.replace(out / path.name)
+        else:
+            work.chmod(0o755)
+            work.replace(out)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return out
@@ -55,11 +63,11 @@ def write_handout(wanted: str, out: Path, root: Path = ROOT) -> Path:
 
 def _write(course: Course, lab: Lab, out: Path) -> None:
     root, notebook = course.root, lab_notebook(lab)
-    _write_package(root / "parlab", out / "parlab")
+    _copy_tree(root / "parlab", out / "parlab")
     for name in AS_THEY_ARE:
         shutil.copy(root / name, out)
     shutil.copy(root / MAKEFILE, out / "Makefile")
-    shutil.copytree(root / "containers", out / "containers")
+    _copy_tree(root / "containers", out / "containers")
     for folder in ("labs", "book"):
         (out / folder).mkdir()
     (out / "labs" / f"{lab.name}.ipynb").write_text(to_text(notebook), encoding="utf-8")
@@ -95,7 +103,8 @@ def _templates() -> Environment:
     )
 
 
-def _write_package(source: Path, target: Path) -> None:
+def _copy_tree(source: Path, target: Path) -> None:
+    """Copy a folder without hidden files and compiled modules."""
     for path in sorted(source.rglob("*")):
         inside = path.relative_to(source)
         hidden = any(part.startswith((".", "__pycache__")) for part in inside.parts)

@@ -15,7 +15,7 @@ def stops_the_cluster(copy: Copy, path: Path) -> None:
     copy.insert("getattr(cluster, 'stop')()", before="exercise-ring_all_gather")
 
 
-@case("passed", case.all, says="says cluster.stop(), cluster.start(3), which did not run")
+@case("passed", case.all, says="calls cluster.stop(), cluster.start(3), which did not run")
 def other_ranks_between_exercises(copy: Copy, path: Path) -> None:
     """It starts new ranks, which would not have the earlier definitions."""
     copy.insert("cluster.stop()\ncluster.start(3)", before="exercise-ring_all_reduce")

@@ -41,6 +41,15 @@ def checks_duplicated(copy: Copy, path: Path) -> None:
 
 
 @case("passed", case.all)
+def a_text_of_the_lab_became_code(copy: Copy, path: Path) -> None:
+    """The student changed the type of one of the lab's text cells, and wrote a helper there."""
+    copy.answer("add", "%%px\ndef add(a, b):\n    return plus(a, b)\n")
+    text = next(c for c in copy.cells if c.cell_type == "markdown")
+    helper = nbformat.v4.new_code_cell("%%px\ndef plus(a, b):\n    return a + b\n", id=text.id)
+    copy.cells[copy.cells.index(text)] = helper
+
+
+@case("passed", case.all)
 def reordered(copy: Copy, path: Path) -> None:
     copy.cells.reverse()
 
@@ -130,7 +139,7 @@ def unknown_kernel(copy: Copy, path: Path) -> None:
 
 @case("partial", case.without("add"), add="failed")
 def told_to_skip(copy: Copy, path: Path) -> None:
-    copy.answer("add", "# NBVAL_SKIP\n# NBVAL_RAISES_EXCEPTION\n" + NOTHING)
+    copy.answer("add", NOTHING + "# NBVAL_SKIP\n# NBVAL_RAISES_EXCEPTION\n")
     for cell in copy.cells:
         cell.metadata["tags"] = ["nbval-skip", "raises-exception", *cell.metadata.get("tags", [])]
 

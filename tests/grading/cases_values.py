@@ -98,13 +98,13 @@ def assigns_where_it_comes_from(copy: Copy, path: Path) -> None:
     copy.insert(source, before="exercise-add")
 
 
-@case("passed", case.all, says="says cluster.start(2)", notes="says cluster.start(2)")
+@case("passed", case.all, says="calls cluster.start(2)", notes="calls cluster.start(2)")
 def other_ranks(copy: Copy, path: Path) -> None:
     """It starts another number of ranks, which the last hidden check would show."""
     copy.insert("cluster.start(2)", before="exercise-add")
 
 
-@case("passed", case.all, says="says cluster.start(2)")
+@case("passed", case.all, says="calls cluster.start(2)")
 def other_ranks_above_a_long_line(copy: Copy, path: Path) -> None:
     copy.insert("cluster.start(2)\nrest = (\n    7\n    % 2\n)", before="exercise-add")
 

@@ -51,7 +51,7 @@ def parlab() -> Typer:
         (["grade", "99_none", ".", "--out", "../out"], "no lab '99_none'"),
         (["grade", "gone/01_plain.ipynb", ".", "--out", "../out"], "does not exist"),
         (["grade", "01_mpi", "nowhere", "--out", "../out"], "nowhere does not exist"),
-        (["grade", "01_mpi", ".", "--out", "../out", "--sandbox", "maybe"], "auto, bwrap or none"),
+        (["grade", "01_mpi", ".", "--out", "../out", "--sandbox", "maybe"], "auto, bwrap, or none"),
         (["grade", "01_mpi", ".", "--out", "../out", "--late-policy", "some"], "late"),
         (["grade", "01_mpi", ".", "--out", "../out", "--due", "tomorrow"], "tomorrow"),
         (["grade", "01_mpi", ".", "--out", "../out", "--roster", "gone.csv"], "gone.csv"),

@@ -151,6 +151,14 @@ def test_releasing_twice_gives_the_same_bytes(released: Path, tmp_path: Path) ->
     assert one == other
 
 
+def test_a_link_to_an_empty_folder_is_filled(released: Path, tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "disk")
+    write_handout("mpi", tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert files(tmp_path / "disk").keys() == files(released).keys()
+
+
 def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     for taken in (tmp_path, tmp_path / "notes.txt"):

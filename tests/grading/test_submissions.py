@@ -40,6 +40,7 @@ def students(root: Path, *paths: str) -> dict[str, str]:
         (["ada/x.ipynb", "b/y.ipynb"], ["ada", "b"], {"ada": "ada/x.ipynb", "b": "b/y.ipynb"}),
         (["ada.ipynb", "bob/x.ipynb"], [], {"ada": "ada.ipynb", "bob": "bob/x.ipynb"}),
         (["a.ipynb", "._a.ipynb", "x.txt", ".ipynb_checkpoints/b.ipynb"], [], {"a": "a.ipynb"}),
+        (["a.ipynb", ".vscode/settings.json", ".idea/x.xml"], [], {"a": "a.ipynb"}),
         (["ada.ipynb/x.ipynb", "b.ipynb"], [], {"ada.ipynb": "ada.ipynb/x.ipynb", "b": "b.ipynb"}),
         (["ada/labs/01_mpi.ipynb"], [], {"ada": "ada/labs/01_mpi.ipynb"}),
         (["ada/labs/01_mpi.ipynb"], ["ada"], {"ada": "ada/labs/01_mpi.ipynb"}),

@@ -22,3 +22,7 @@ def test_a_cell_reads_what_it_calls_and_passes() -> None:
 def test_an_error_that_except_names_is_the_cells_own() -> None:
     cell = "try: run(x)\nexcept ValueError as error: print(str(error))\n"
     assert free_names(cell) == {"run", "x", "ValueError", "print", "str"}
+
+
+def test_code_that_only_parses_has_free_names_too() -> None:
+    assert free_names("def add(a, b):\n    nonlocal total\n    total = a + b") == {"a", "b"}

@@ -38,7 +38,7 @@ def choose(wanted: str) -> str:
     run without it.
     """
     if wanted not in ("auto", "bwrap", "none"):
-        raise ValueError(f"--sandbox {wanted}: it is auto, bwrap or none")
+        raise ValueError(f"--sandbox {wanted}: must be auto, bwrap, or none")
     if wanted == "none":
         return wanted
     finding = doctor.examine("bubblewrap")
