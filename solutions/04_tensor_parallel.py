@@ -472,8 +472,7 @@ drawn, axes = plots.same_curves(
 # - `weights`: the number of bytes that a rank would send if it gathered the layer's 12h² weights once instead
 #   (without biases and norms), on a ring: (N−1)/N of them
 #
-# The check compares your numbers with formulas. It also runs all-reduces and an all-gather, and compares your numbers
-# with the bytes that they send. Later, in part B, you measure your own layer.
+# The check compares your numbers with formulas. Later, in part B, you measure your own layer.
 
 
 # %% tags=["exercise"] exercise="predict_layer"

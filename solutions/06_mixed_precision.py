@@ -212,8 +212,8 @@ if rank == 0:
 # - `subtracted`: the same for weight − $u$. Look closely at the numbers just below a power of two
 # - `counter`: start at 0 and add 1 repeatedly. At which number does it stop?
 #
-# The check does this in torch and compares. (It accepts a difference of one percent, because the weight's last bit decides
-# whether a tie vanishes.)
+# The check does this in torch and compares. (It accepts a difference of half a percent, because the weight's last bit
+# decides whether a tie vanishes.)
 
 
 # %% tags=["exercise"] exercise="predict_vanishing"

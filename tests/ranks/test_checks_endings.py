@@ -11,7 +11,7 @@ from mpi4py import MPI
 from parlab.checks.base.call_outcome import ending, idle_ranks_left, unfinished
 from parlab.checks.base.deadlock import Standstill, next_call
 from parlab.checks.base.mistakes import observed
-from parlab.checks.base.watchdog import Ended, agreed, run_watched
+from parlab.checks.base.watchdog import Ended, agreed, is_stub, run_watched
 from parlab.ledger import Ledger
 from tests.support.on_ranks import World, on_ranks
 
@@ -23,6 +23,12 @@ def text_about(stub: str) -> str | None:
 
 def test_an_exercises_own_stub() -> None:
     assert text_about("exercise train: not done yet") == text_about("") == "not done yet"
+
+
+def test_an_error_of_pytorch_is_no_stub() -> None:
+    text = "You must implement either the backward or vjp method"
+    assert is_stub(NotImplementedError()) and is_stub(NotImplementedError("exercise f: not done"))
+    assert not is_stub(NotImplementedError(text))
 
 
 def test_the_stub_of_an_exercise_that_it_builds_on() -> None:

@@ -29,7 +29,6 @@ def zigzag_positions(check: Check) -> str:
         for _, (sequence, ranks) in trial.cases(SIZES, again=False):
             got = trial.run(sequence, ranks)
             trial.require(lambda: _layout(got, sequence, ranks))
-        trial.situation = ""
         wrong = {f"a sequence of {s} tokens on {ranks} ranks": (s, ranks) for s, ranks in REFUSED}
         require_refusals(trial, wrong, "sequence")
     return "each rank has an early chunk and the late one that belongs to it, on 1 to 8 ranks"

@@ -9,7 +9,6 @@ keeps Python's lock until it is done, so no frame is held while another thread r
 import faulthandler
 import os
 import re
-import tempfile
 from typing import NamedTuple
 
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x([0-9a-f]+)", re.MULTILINE)
@@ -30,7 +29,7 @@ def calls_of(thread: int) -> list[CodeLine]:
 
     Only the 100 innermost calls are included.
     """
-    with tempfile.TemporaryFile() as file:
+    with open(os.memfd_create("parlab-stack"), "rb") as file:  # works even if the disk is full
         faulthandler.dump_traceback(file, all_threads=True)
         text = os.pread(file.fileno(), 2**20, 0).decode("utf-8", "replace")
     _, *stacks = _THREAD.split(text)

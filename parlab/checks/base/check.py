@@ -32,6 +32,7 @@ from parlab.checks.base.collective import (
 from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 from parlab.checks.base.report_pass import tell_passed
 from parlab.checks.base.trial import Trial
+from parlab.checks.base.unchanged import generators
 from parlab.checks.base.verdict import CheckFailed, Judge
 from parlab.rank.cell import ranks_of_cell
 from parlab.runtime.rank_names import by_value, ranks_text
@@ -44,7 +45,6 @@ class Check(Judge):
         self,
         *,
         smallest: int = 1,
-        reordered: bool = True,
         unbuffered: bool = False,
         pauses: bool = True,
     ) -> Iterator[Trial]:
@@ -52,14 +52,11 @@ class Check(Judge):
 
         Args:
             smallest: the smallest number of ranks for which the exercise makes sense.
-            reordered: whether the trial may number ranks differently from the lab. If not, a trial
-                on n ranks has the lab's ranks 0 … n − 1.
             unbuffered, pauses: see `Trial`.
         """
         everyone = list(range(self.world_size))
-        orders = [everyone, everyone[::-1]] if reordered and len(everyone) > 1 else [everyone]
-        for n in range(self.world_size - 1, 0, -1):
-            orders.append(self.draw.sample(everyone, n) if reordered else everyone[:n])
+        orders = [everyone, everyone[::-1]] if len(everyone) > 1 else [everyone]
+        orders += [self.draw.sample(everyone, n) for n in range(len(everyone) - 1, 0, -1)]
         for ranks in orders:
             if len(ranks) >= smallest:
                 with self.trial(ranks, unbuffered=unbuffered, pauses=pauses) as trial:
@@ -111,7 +108,7 @@ def check_of(
             if finding := _left_out():
                 raise CheckFailed(requirements.__name__, finding)
             key = requirements.__name__
-            with lab_communicators_refuse():
+            with lab_communicators_refuse(), generators():
                 if ranks == 1:
                     verified = _run_on_first_rank(requirements, key, function, seed)
                 else:

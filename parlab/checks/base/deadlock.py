@@ -119,11 +119,11 @@ class Standstill:
         self._place = place
         self._board.publish(_TURNS, _turns(thread))
         self._board.publish(_LOOKS, self._board.own(_LOOKS) + 1)
-        if self._none_goes_on():
+        if self._all_have_waited():
             self._board.publish(_STUCK, self._number)
         return self.stuck
 
-    def _none_goes_on(self) -> bool:
+    def _all_have_waited(self) -> bool:
         """Return whether all ranks have waited long enough, with enough turns on a CPU."""
         waits = self._all(_SINCE)
         if self._all(_NUMBER) != [self._number] * len(waits) or _AT_WORK in waits:

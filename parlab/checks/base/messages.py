@@ -27,7 +27,8 @@ def no_pickles(trial: Trial) -> Finding | None:
     for rank, calls in enumerate(trial.calls):
         for call in calls:
             name = written(call)
-            if name[0].islower() and not call.api.startswith("c10d."):
+            pickles = name[0].islower() and call.op != "barrier"
+            if pickles and not call.api.startswith("c10d."):
                 return COMMON.pickles(rank=rank, name=name, right=name.capitalize())
     return None
 

@@ -20,7 +20,7 @@ from mpi4py import MPI
 from parlab.checks.base.refused_calls import CHANGED_BEFORE_WAIT
 from parlab.checks.base.unbuffered import UnbufferedComm
 from parlab.ledger import Ledger
-from parlab.ledger.watched import RECORDED
+from parlab.ledger.watched import RECORDED, WatchedRequest
 
 SHARE = 0.25  # the share of calls with a pause before them
 LONGEST = 0.003  # seconds: long compared with a small message
@@ -48,8 +48,11 @@ class Sending:
         self._sends: list[tuple[MPI.Request, np.ndarray, bytes]] = []
 
     def add(self, request: MPI.Request, memory: Any) -> None:
-        """Watch the memory of a send if it is a whole array. A list may specify part of one."""
-        if isinstance(memory, np.ndarray):
+        """Watch the memory of a send if it is a whole array. A list may specify part of one.
+
+        A send to MPI.PROC_NULL is no message, and its request is not watched.
+        """
+        if isinstance(memory, np.ndarray) and isinstance(request, WatchedRequest):
             self._sends.append((request, memory, memory.tobytes()))
             for name in ("Wait", "wait", "Test", "test"):
                 setattr(request, name, self._before(getattr(request, name)))

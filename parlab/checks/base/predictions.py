@@ -67,7 +67,7 @@ def first_wrong(
     for name, right in measured.items():
         got = predicted[name]
         if not is_number(got, right):
-            ratio = f", {got / right:.3g} times {what}" if right else ""
+            ratio = f", {float(got / right):.3g} times {what}" if right else ""
             return observed(f"{name}: you predicted {got}{ratio}, which is wrong")
     return None
 

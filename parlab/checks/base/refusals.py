@@ -6,14 +6,14 @@ from typing import Any
 
 from parlab.checks.base.mistakes import COMMON, Finding, observed
 from parlab.checks.base.trial import Explain, Trial
+from parlab.checks.base.watchdog import is_stub
 
 
 def require_refusal(
     trial: Trial,
     attempt: Callable[[], Any],
-    accepted: Finding | None = None,
     *,
-    what: str = "",
+    what: str,
     names: str | int = "",
     seconds: float | None = None,
     explain: Explain | None = None,
@@ -23,8 +23,7 @@ def require_refusal(
     Collective over the lab.
 
     Args:
-        accepted: the finding if it raises nothing; by default, `not_refused` of `COMMON`.
-        what: what must be refused, unless the trial's situation already names it.
+        what: what must be refused.
         names: a word or a number that the error's text must contain.
         seconds, explain: see `Trial.run_function`.
 
@@ -35,23 +34,21 @@ def require_refusal(
     def attempted() -> Exception | None:
         try:
             attempt()
-        except NotImplementedError:
-            raise  # a stub
         except Exception as error:
+            if is_stub(error):
+                raise
             return error
         return None
 
     wanted = f"the number {names}" if isinstance(names, int) else f"`{names}`"
-    if accepted is None:
-        naming = f" that names {wanted}" if names else ""
-        accepted = COMMON.not_refused(what=what or "this", naming=naming)
+    naming = f" that names {wanted}" if names else ""
     # After an error, messages may be under way: `refused` looks at the error first.
     error = trial.run_function(attempted, seconds=seconds, explain=explain, waits=False)
-    prefix = f"for {what}, it" if what else "it"
+    prefix = f"for {what}, it"
 
     def refused() -> Finding | None:
         if error is None:
-            return accepted
+            return COMMON.not_refused(what=what, naming=naming)
         if not isinstance(error, ValueError):
             return observed(f"{prefix} raises {type(error).__name__}: {error}. Raise a ValueError")
         if not str(error):

@@ -132,7 +132,7 @@ class Trial:
             state = self.draw.getstate()
             yield name, case
             if repeated:
-                self.situation = _listed(before, name, "again with other values")
+                self.situation = _listed(before, name, "in a second call")
                 with self.draw.other_values(state):
                     yield name, case
             self.situation = before
@@ -180,7 +180,7 @@ class Trial:
             self._standstill = board and Standstill(board, number, self.ranks, self._messages)
             ended = run_watched(called, (), self.comm, seconds, self._messages, self._standstill)
         # Leave out the result: it may contain large arrays, and only this rank needs it.
-        everyone = self.gather(ended and (ended.without_value(), self.ledger.calls))
+        everyone = self.gather(ended and (replace(ended, value=None), self.ledger.calls))
         endings = agreed({rank: entry[0] for rank, entry in enumerate(everyone)})
         if (stub := unfinished(endings, self.check.key)) is not None:
             self.check.fail(stub, repeatable=False)

@@ -59,15 +59,14 @@ class Judge:
         repeat = f"check.{self.key}({name}, seed={self.seed})" if repeatable else ""
         raise CheckFailed(self.key, finding, repeat)
 
-    def agree(self, finding: Finding | None, place: tuple[int, int] | None = None) -> None:
+    def agree(self, finding: Finding | None, place: tuple[int, int]) -> None:
         """Raise CheckFailed with the first rank's finding, if any rank has one. Collective.
 
         Args:
             finding: what is wrong on this rank, or None.
-            place: this rank's number in the trial, and the trial's number of ranks. By default, the
-                lab's. If all ranks of the trial have the same finding, the error names no ranks.
+            place: this rank's number in the trial, and the trial's number of ranks. If all ranks of
+                the trial have the same finding, the error names no ranks.
         """
-        place = place or (self.rank, self.world_size)
         found = [(p, f) for p, f in gather((place, finding)) if f is not None]
         if not found:
             return

@@ -15,7 +15,8 @@ from parlab.checks.base.late_group import RecordingGroup
 from parlab.checks.base.subgroups import subgroups
 from parlab.checks.base.trial import Trial
 from parlab.checks.composing._meshes import Mesh, peers, places
-from parlab.costs.collectives import ring_bytes
+from parlab.costs.collectives import BUS_FACTORS, ring_bytes
+from parlab.ledger.calls import SENDS
 from parlab.models import GPT, GPTConfig
 from parlab.parallel_gpt import ShardedAdam, Stage, serial_gpt
 
@@ -132,7 +133,9 @@ def copies_for(mesh: Mesh) -> dict[str, int]:
 def ring_bytes_in(group: RecordingGroup) -> float:
     """Return how many bytes this rank has sent in a group since its events were taken."""
     started = [event for event in group.events if event.kind == "start"]
-    return sum(ring_bytes(event.op, event.bytes, group.size()) for event in started)
+    messages = sum(event.bytes for event in started if event.op in SENDS)
+    collectives = (event for event in started if event.op in BUS_FACTORS)
+    return messages + sum(ring_bytes(e.op, e.bytes, group.size()) for e in collectives)
 
 
 def flat(named: Mapping[str, Tensor]) -> Tensor:

@@ -61,12 +61,8 @@ def mesh_groups(check: Check) -> str:
     return "groups along any dimensions, in any order, of meshes of 1 to 5 dimensions"
 
 
-def _situation(mesh: Mesh, dims: Sequence[str]) -> str:
-    return f"mesh {mesh}, " + (f"dims {', '.join(dims)}" if dims else "no dims")
-
-
 def _compare(trial: Trial, mesh: Mesh, dims: tuple[str, ...]) -> None:
-    trial.situation = _situation(mesh, dims)
+    trial.situation = f"mesh {mesh}, " + (f"dims {', '.join(dims)}" if dims else "no dims")
     given = dict(mesh)
     got = trial.run(given, *dims)
     trial.require(

@@ -42,7 +42,7 @@ MESHES = (
 @check_of(MISTAKES, ranks=1)
 def mlp_shardings(check: Check) -> str:
     """Check the compiled MLP, and what each device holds, on meshes of four devices."""
-    with check.trial([0]) as trial:
+    with check.trial() as trial:
         for sizes in MESHES:
             trial.situation = f"mesh {sizes}"
             mesh = _shardings.mesh_of(sizes)

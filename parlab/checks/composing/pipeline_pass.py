@@ -54,7 +54,10 @@ def pipeline_pass(check: Check) -> str:
         layouts = [{"dp": 1, "pp": n, "tp": 1}]
         if n % 2 == 0:
             layouts.append({"dp": 1, "pp": n // 2, "tp": 2})
-        cases = {f"{n} stages, {name}": (layouts[0], sizes) for name, sizes in SIZES.items()}
+        cases = {
+            f"{n} stage{'s' * (n > 1)}, {name}": (layouts[0], sizes)
+            for name, sizes in SIZES.items()
+        }
         for mesh in layouts[1:]:
             cases[f"{mesh['pp']} stages × 2 tp, 3 micro-batches"] = mesh, (3, 2)
         for _, (mesh, sizes) in trial.cases(cases):
@@ -134,10 +137,9 @@ def _observed(
         if output.requires_grad:
             output.register_hook(lambda _: events.append("B"))
 
-    with torch.enable_grad():
-        handle = stage.register_forward_hook(record)
-        result = trial.check.function(stage, tokens, targets, groups["pp"])
-        handle.remove()
+    handle = stage.register_forward_hook(record)
+    result = trial.check.function(stage, tokens, targets, groups["pp"])
+    handle.remove()
     replaced = [
         n for n, p in parameters.items() if p.grad is None or p.grad.data_ptr() != places[n]
     ]

@@ -35,8 +35,8 @@ SLOW, FAST = Link.of(5e-3, 2e6), Link.of(1e-4, 5e7)
 CLUSTERS = {
     "with slow links between nodes": (FAST, SLOW, 1e9),
     "with slow links inside nodes": (SLOW, FAST, 1e9),
+    "with slow devices": (FAST, SLOW, 2e7),
 }
-CLUSTERS |= {"with slow devices": (FAST, SLOW, 2e7)}
 LAYOUTS = [  # of 24 devices: dp, tp, pp, micro-batch
     (2, 3, 4, 3),
     (2, 2, 6, 6),

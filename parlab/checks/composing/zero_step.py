@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import equal, explained
 from parlab.checks.base.late_group import RecordingGroup
-from parlab.checks.base.mistakes import Finding, Mistakes, observed
+from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
 from parlab.checks.composing import _steps as meshes
 from parlab.costs.collectives import ring_bytes
@@ -63,7 +63,7 @@ def zero_step(check: Check) -> str:
     meshes.in_each_mesh(check, _case, LR)
     return (
         "norm, clipping, and Adam's steps on the shard, with one reduce-scatter and one "
-        f"all-gather, in meshes of 1 to {min(check.world_size, 4)} ranks"
+        f"all-gather, in meshes of 1 to {check.world_size} ranks"
     )
 
 
@@ -160,6 +160,8 @@ def _arguments(
     if len(calls) != 1:
         return observed(f"it calls gradient_norm {len(calls)} times, expected once")
     [(gradients, copies, group)] = calls
+    if group is None or group is dist.group.WORLD:
+        return COMMON.default_group()
     if group.size() != ranks:
         return observed(
             f"gradient_norm gets a group of {group.size()} ranks, expected all {ranks}, because "

@@ -8,6 +8,7 @@ from torch import Tensor
 from parlab.checks.base.compare import close, equal_states, explained
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.models import TOLERANCE, State, add
+from parlab.checks.base.trial import Trial
 
 MISTAKES = Mistakes(
     not_summed=(
@@ -68,6 +69,12 @@ def weighted_sum(
         if finding is None or finding.mistake:
             return finding
     return equal_states(got[rank], add(parts, right[rank].tolist()), name, TOLERANCE)
+
+
+def only_all_reduces(trial: Trial) -> Finding | None:
+    """Refuse other collectives. An all-gather sends as much, and stores N times the data."""
+    others = {call.op for call in trial.calls[trial.rank]} - {"all_reduce"}
+    return observed(f"it calls {min(others)}, expected only all-reduces") if others else None
 
 
 def loss_parts(parts: Sequence[float], right: float) -> Finding | None:

@@ -75,6 +75,7 @@ def _on_shards(trial: Trial, samples: list[int]) -> None:
         lambda: in_place(places, _places(model)),
         tensors.kept,
         lambda: equal_states(models.state_of(model), before, "{}", 0.0),
+        lambda: _sums.only_all_reduces(trial),
     )
 
 

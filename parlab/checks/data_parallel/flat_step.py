@@ -88,6 +88,7 @@ def _one_step(
         lambda: one_step(len(steps), taken, right),
         lambda: other_step(taken, right, gradients_of(model), earlier, trial.size),
         lambda: _sums.weighted_sum(everyone, local, weights, trial.rank, name),
+        lambda: _sums.only_all_reduces(trial),
     )
     parts = trial.gather(part)
     trial.require(lambda: _sums.loss_parts(parts, loss))

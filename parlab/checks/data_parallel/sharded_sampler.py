@@ -40,7 +40,7 @@ MISTAKES = Mistakes(
 @check_of(MISTAKES)
 def sharded_sampler(check: Check) -> str:
     """Check several numbers of ranks, sizes that do not divide evenly, and several epochs."""
-    worlds = sorted({*range(1, check.world_size + 1), 3, 5})
+    worlds = range(1, max(check.world_size, 5) + 1)
     with check.trial() as trial:
         cases = {}
         for ranks in worlds:

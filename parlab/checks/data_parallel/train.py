@@ -45,8 +45,8 @@ MISTAKES = Mistakes(
         "an epoch. Ranks without samples take the step, too"
     ),
     other_batches=(
-        "step {step} trains on other samples than the same run on more ranks, or on ranks in "
-        "another order, so the learning curves cannot be the same"
+        "step {step} trains on other samples than in an earlier call with the same data set, on as "
+        "many ranks or more. Shuffle in the same way in each call and for any number of ranks"
     ),
     share_of_batch_size=(
         "the shares are divided by batch_size, but the last global batch of an epoch has fewer "

@@ -6,7 +6,9 @@ from torch import Tensor
 from parlab.checks.base.compare import equal
 from parlab.checks.base.mistakes import Finding, observed
 
-CLOSE = 1e-5  # relative: rounding to float32 may move a number past the middle of levels
+# Rounding to float32 may move a number past the middle of two levels. The tolerance is relative to
+# the number, and to the absmax, because m may be a small difference of large numbers.
+CLOSE, OF_ABSMAX = 1e-5, 1e-7
 
 
 def blocks_of(values: Tensor, block_size: int) -> Tensor:
@@ -49,7 +51,7 @@ def codes_are_nearest(
     numbers, wide = scaled(values, block_size), levels.double()
     right = nearest(numbers, levels)
     distance = (wide[codes.long()] - numbers).abs() - (wide[right] - numbers).abs()
-    wrong = (~(distance <= CLOSE * numbers.abs())).nonzero().flatten()
+    wrong = (~(distance <= CLOSE * numbers.abs() + OF_ABSMAX)).nonzero().flatten()
     if not len(wrong):
         return None
     at = int(wrong[0])
@@ -64,11 +66,10 @@ def pair(got: object, values: Tensor, block_size: int, name: str = "the result")
     """Require a pair of codes and absmax, of the right shapes and dtypes."""
     if not isinstance(got, tuple | list) or len(got) != 2:
         return observed(f"{name} is not a pair (codes, absmax)")
-    codes, absmax = quantized(values, torch.linspace(-1, 1, 256), block_size)
-    form = ((got[0], codes, "codes"), (got[1], absmax, "absmax"))
-    for tensor, right, part in form:
-        # Values are compared elsewhere. Here, compare a tensor of the right form with itself.
+    blocks = -(-len(values) // block_size)
+    form = torch.empty(len(values), dtype=torch.uint8), torch.empty(blocks)
+    for tensor, right, part in zip(got, form, ("codes", "absmax"), strict=True):
         like = isinstance(tensor, Tensor) and tensor.shape == right.shape
-        if found := equal(tensor, tensor if like and tensor.dtype == right.dtype else right, part):
-            return found
+        if not like or tensor.dtype != right.dtype:  # values are compared elsewhere
+            return equal(tensor, right, part)
     return None

@@ -58,7 +58,7 @@ def views(draw: Random) -> Case:
         product = left[:, ::2] @ right.t()[1::2] + x.bfloat16().tanh().float().t()[:16, :32]
         gathered = torch.gather(x.sin(), 0, x.detach().argsort(0)) * left.mean()
         products = x @ x.t()
-        masked = torch.where(products > 0, products.tanh(), 0.0)  # a mask of exactly 4,096 bytes
+        masked = torch.where(products > 0, products.tanh(), 0.0)  # a mask of 4,096 bytes
         changed = x * 1.0
         old = changed.sin()
         new = changed.mul_(2.0).sin()

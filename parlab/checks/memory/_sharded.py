@@ -11,7 +11,7 @@ import torch.nn.functional as F
 import torch.utils.checkpoint
 from torch import Tensor, nn
 
-from parlab.checks.base.models import Shard, tokens
+from parlab.checks.base.models import Shard, tokens, trainable
 from parlab.checks.memory._blocks import dequantized, quantized
 from parlab.formats.dynamic import dynamic_map
 
@@ -98,17 +98,13 @@ def checkpointed(model: Small) -> Small:
     return twin
 
 
-def trainable(model: nn.Module) -> list[nn.Parameter]:
-    return [p for p in model.parameters() if p.requires_grad]
-
-
 def vector(model: nn.Module) -> Tensor:
     """Return a copy of the trainable parameters in one flat tensor."""
-    return torch.cat([p.detach().flatten() for p in trainable(model)])
+    return torch.cat([p.detach().flatten() for p in trainable(model).values()])
 
 
 def set_vector(model: nn.Module, values: Tensor) -> None:
-    parameters = trainable(model)
+    parameters = list(trainable(model).values())
     for p, part in zip(parameters, values.split([p.numel() for p in parameters]), strict=True):
         p.detach().copy_(part.view_as(p))
 
@@ -121,7 +117,7 @@ class Serial:
         self.steps, self.m, self.v = 0, *torch.zeros(2, len(vector(model)), dtype=torch.float64)
 
     def gradient(self, samples: Shard, total: int) -> Tensor:
-        loss, parameters = loss_of(self.model, samples, total), trainable(self.model)
+        loss, parameters = loss_of(self.model, samples, total), [*trainable(self.model).values()]
         found = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
         return torch.cat([g.flatten() for g in found]).double()
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from parlab import memory
 from parlab.checks.base.check import Check, check_of
@@ -161,7 +162,7 @@ def rms(x: Tensor) -> float:
 
 def small_state(state: dict[str, Any], shape: tuple[int, ...]) -> Finding | None:
     """Require a count of steps, and no more numbers than the paper keeps."""
-    tensors = [value for value in state.values() if isinstance(value, Tensor) and value.dim()]
+    tensors = [leaf for leaf in tree_leaves(state) if isinstance(leaf, Tensor) and leaf.dim()]
     got, right = memory.tensor_bytes(tensors) // 4, sum(shape)
     if got > right:
         return MISTAKES.full_moment(shape=shape, got=got, right=right)

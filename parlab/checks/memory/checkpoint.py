@@ -24,7 +24,7 @@ MISTAKES = Mistakes(
         "nothing of it, neither in `ctx` nor elsewhere"
     ),
     arguments_kept=(
-        "{alive} of {all} arguments are still in memory when the backward pass has used them. "
+        "{alive} arguments or results are still in memory after the backward pass has used them. "
         "Autograd frees what `ctx.save_for_backward` gets, unless something else refers to it, "
         "such as another attribute of `ctx`, or a closure with `args`"
     ),
@@ -144,7 +144,7 @@ def look_at_memory(around: Around, x: Tensor) -> Finding | None:
     if count := max(watch.alive, default=0):
         return MISTAKES.never_freed(alive=count, when="when the next function is called again")
     if arguments[-1]:
-        return MISTAKES.arguments_kept(alive=arguments[-1], all=2 * (SEGMENTS - 1))
+        return MISTAKES.arguments_kept(alive=arguments[-1])
     del loss
     if count := alive():
         return MISTAKES.never_freed(alive=count, when="after the step")

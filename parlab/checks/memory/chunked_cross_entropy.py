@@ -231,9 +231,9 @@ def second_pass(run: Run, right: Run, case: Case) -> Finding | None:
 
 
 def one_chunk(run: Run, case: Case) -> Finding | None:
-    """Allow eight tensors of a chunk's logits and six of each gradient, but no larger tensor."""
+    """Allow twelve tensors of a chunk's logits and six of each gradient, but no larger tensor."""
     one, every = 4 * case.chunk * case.vocabulary, 4 * case.tokens * case.vocabulary
-    if run.peak.bytes > 8 * one + 24 * case.hidden * (case.vocabulary + case.tokens):
+    if run.peak.bytes > 12 * one + 24 * case.hidden * (case.vocabulary + case.tokens):
         return MISTAKES.all_logits(got=run.peak.bytes, all=every, one=one)
     at_once = run.largest.numbers / case.vocabulary
     if at_once <= case.chunk:

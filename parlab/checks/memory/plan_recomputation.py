@@ -136,8 +136,8 @@ def a_plan(got: Any, length: int) -> Finding | None:
         return found
     if len(got) != length:
         return observed(f"the plan has {len(got)} entries, expected one for each segment")
-    odd = next((entry for entry in got if entry not in (True, False)), None)
-    return None if odd is None else observed(f"the plan contains {odd!r}, expected True or False")
+    odd = [entry for entry in got if entry not in (True, False)]
+    return observed(f"the plan contains {odd[0]!r}, expected True or False") if odd else None
 
 
 def are_best(chain: Chain, limits: list[int], got: list[Plan]) -> Finding | None:

@@ -35,15 +35,13 @@ def predict_rank_bytes(check: Check) -> str:
     with check.trial() as trial:
         draw = trial.draw
         cases = {}
-        # With 3 or 4 ranks, two mistakes predict the same number.
+        # With 3 ranks, `reduced_twice` and `whole` predict the same number.
         for ranks in (6, 5, draw.randrange(8, 64), 1):
             parameters = ranks * draw.randrange(10, 10**3) * BLOCK
             sizes = [draw.randrange(3, 40) for _ in range(4)]
             named = (f"{name} = {size}" for name, size in zip("lbsh", sizes, strict=True))
-            cases[f"Ψ = {parameters:,}, N = {ranks}, {', '.join(named)}"] = (
-                *(parameters, ranks),
-                *sizes,
-            )
+            name = f"Ψ = {parameters:,}, N = {ranks}, {', '.join(named)}"
+            cases[name] = parameters, ranks, *sizes
         for _, arguments in trial.cases(cases):
             right = right_numbers(*arguments)
             predicted = trial.run(*arguments)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 from parlab.checks.base.watchdog import Ended
+from parlab.runtime.rank_names import ranks_text
 
 SKIPPING = Mistakes(
     skips_alone=(
@@ -59,11 +60,11 @@ def updated_once(calls: Sequence[bool | str], overflow: bool) -> Finding | None:
 
 def skipped_by_all(changed: Sequence[bool], finite: bool) -> Finding | None:
     """Require that no rank's weights changed, and that all of them are finite."""
-    still = [str(rank) for rank, one in enumerate(changed) if not one]
+    still = [rank for rank, one in enumerate(changed) if not one]
     if len(still) == len(changed):
         return None
     if still:
-        return SKIPPING.skips_alone(who="rank " + ", ".join(still))
+        return SKIPPING.skips_alone(who=ranks_text(still))
     if not finite:
         return SKIPPING.stepped_anyway()
     return observed("a gradient overflowed, but the weights changed. Change nothing in such a step")

@@ -82,8 +82,8 @@ def broadcast(trial: Trial, root: int, shape: tuple[int, ...], dtype: Any) -> No
         lambda: of_rank_0(x, arrays, root, trial.rank),
         lambda: explained(x, arrays[root], {unchanged: before}, MISTAKES, "`x`"),
         lambda: nothing_returned(got, "`x` to be filled"),
-        lambda: received_once(trial, root),
         lambda: sent_whole(trial, x.nbytes),
+        lambda: received_once(trial, root),
         lambda: few_rounds(tree_rounds(sent_to(trial), root), trial.size),
     )
 

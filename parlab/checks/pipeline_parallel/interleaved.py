@@ -34,7 +34,7 @@ def interleaved(check: Check) -> str:
                 lambda: _schedules.complete(got, p, v, m),
                 lambda: _schedules.can_run(got),
                 lambda: _schedules.bubble_at_most(got, (p - 1) / (v * m)),
-                lambda: _schedules.holds_at_most(got, limits(p, m, v), "stages' micro-batches"),
+                lambda: _schedules.holds_at_most(got, limits(p, m, v), "forward passes"),
             )
     return "a bubble of (p − 1)/(v m), no deadlock, and no m that p does not divide"
 

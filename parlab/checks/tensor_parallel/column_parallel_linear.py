@@ -15,7 +15,7 @@ MISTAKES = Mistakes(
 UNEVEN = {  # sizes in parts of a rank: (whole parts, rest) of each section
     "one section": [(3, 1)],
     "two sections": [(2, 1), (2, -1)],
-    "the first section fits": [(1, 0), (2, 1), (2, -1)],
+    "three sections": [(1, 0), (2, 1), (2, -1)],  # the ranks divide the first one
 }
 
 

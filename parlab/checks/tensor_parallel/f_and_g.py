@@ -112,8 +112,12 @@ def _twice(trial: Trial, x: Tensor) -> tuple[Tensor, Tensor]:
 def _with_another_group(trial: Trial, x: Tensor) -> Tensor:
     """Return the gradient through f after a call of f for a group of only this rank."""
     f, _ = trial.check.function(trial.group)
-    f_alone, g_alone = trial.check.function(RecordingGroup(MPI.COMM_SELF, [0], Ledger()))
     copied = f(x.requires_grad_())
-    g_alone(f_alone(x.detach().clone().requires_grad_()))
+    alone = RecordingGroup(MPI.COMM_SELF, [0], Ledger())
+    try:
+        f_alone, g_alone = trial.check.function(alone)
+        g_alone(f_alone(x.detach().clone().requires_grad_()))
+    finally:
+        alone.close()
     copied.sum().backward()
     return x.grad

@@ -25,7 +25,7 @@ def parallel_attention(check: Check) -> str:
         }
         for _, (heads, keys) in trial.cases(cases):
             _case(trial, heads, keys)
-        for heads, keys in [(n + 1, n + 1), (2 * n, 1), (2 * n, 2 if n > 2 else 1)]:
+        for heads, keys in [(n + 1, n + 1), (2 * n, 1), (n * (n + 1), n + 1)]:
             _uneven(trial, heads, keys)
         module = models.Attention(models.GPTConfig(hidden_size=2 * n, heads=n))
         uses_classes(trial, check.function, module, ["column", "row"])

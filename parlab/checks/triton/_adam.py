@@ -140,13 +140,11 @@ def compare_step(
     )
 
 
-def compare_parameters(
-    got: Sequence[Tensor], right: Sequence[Tensor], name: str = "parameter {}"
-) -> Finding | None:
-    """Compare parameters after several steps. `name` has a place for a number."""
+def compare_parameters(got: Sequence[Tensor], right: Sequence[Tensor]) -> Finding | None:
+    """Compare parameters after several steps."""
     tolerances = [AFTER_STEPS * ROUNDED.get(one.dtype, FLOAT32) for one in got]
     return first(
-        near(one, other, name.format(i), relative, AFTER_STEPS * ABSOLUTE)
+        near(one, other, f"parameter {i}", relative, AFTER_STEPS * ABSOLUTE)
         for i, (one, other, relative) in enumerate(zip(got, right, tolerances, strict=True))
     )
 

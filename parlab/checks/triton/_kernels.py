@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from triton.compiler.errors import CompilationError
@@ -245,13 +244,17 @@ def loads_all(call: KernelCall, tensor: Tensor, name: str) -> Finding | None:
     )
 
 
+def one_program_each(call: KernelCall, right: int, what: str) -> Finding | None:
+    """Require one program for each part of the work, such as "tiles"."""
+    got = call.launches[0].programs
+    return unless(got == right, f"{got} programs for {right} {what}: launch one for each")
+
+
 def near(
     got: Tensor, right: Tensor, name: str, relative: float, absolute: float = 1e-7
 ) -> Finding | None:
     """Require that all numbers are within the sum of both tolerances. NaN never is."""
-    one, other = as_numpy(got).astype(np.float64), as_numpy(right).astype(np.float64)
-    close = np.abs(one - other) <= relative * np.abs(other) + absolute
-    return first_difference(np.where(close, other, one), other, name, 0.0)
+    return first_difference(as_numpy(got), as_numpy(right), name, relative, absolute)
 
 
 def result_near(

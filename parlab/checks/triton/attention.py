@@ -9,7 +9,7 @@ from torch.nn.functional import pad
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.mistakes import Finding, Mistakes
 from parlab.checks.triton import _kernels
-from parlab.checks.triton._kernels import ROUNDED, KernelCall, numbers, unless
+from parlab.checks.triton._kernels import ROUNDED, KernelCall, numbers
 from parlab.checks.triton._new_results import require_new_results
 from parlab.kernels.buffers import Arena
 from parlab.rank import device
@@ -69,7 +69,9 @@ def attention(check: Check) -> str:
             right = expected(*before, causal)
             trial.require(
                 lambda: _kernels.one_launch_inside(call, "q", "k", "v"),
-                lambda: program_per_tile(call, heads, length),
+                lambda: _kernels.one_program_each(
+                    call, heads * -(-length // TILE), "tiles of queries"
+                ),
                 lambda: _kernels.result_is(
                     call,
                     dtype,
@@ -82,11 +84,6 @@ def attention(check: Check) -> str:
             )
         require_new_results(trial, *(numbers(trial, 1, 40, 16) for _ in "qkv"), True)
     return "one launch, any length, with and without the mask; scores are never stored"
-
-
-def program_per_tile(call: KernelCall, heads: int, length: int) -> Finding | None:
-    got, right = call.launches[0].programs, heads * -(-length // TILE)
-    return unless(got == right, f"{got} programs for {right} tiles of queries: launch one for each")
 
 
 def stores_result(call: KernelCall, q: Tensor) -> Finding | None:
@@ -103,7 +100,6 @@ def loads(call: KernelCall, q: Tensor, causal: bool) -> Finding | None:
     got = call.accesses.loaded
     if right < got == everything:
         return MISTAKES.beyond_diagonal(got=got, right=right)
-    # A tile at the diagonal may have keys after the tile's last query.
     return _kernels.loads_at_most(call, right)
 
 

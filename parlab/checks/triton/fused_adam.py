@@ -75,8 +75,8 @@ def fused_adam(check: Check) -> str:
         trial.require(lambda: has_defaults(made))
         for _, case in trial.cases(GROUPS):
             _steps(trial, make, *case)
-        for _, groups in trial.cases({"a step with a closure": 2}):
-            _closure(trial, make, groups)
+        for _ in trial.cases({"a step with a closure": None}):
+            _closure(trial, make)
         name = "the state of {0}, loaded into {1}, {3}, decoupled: {2.decoupled_weight_decay}"
         for _, (first, second, *case) in trial.cases(_kernels.named(name, LOADS)):
             _load(trial, makers[first], makers[second], *case)
@@ -197,8 +197,8 @@ def has_states(optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter])
     return None
 
 
-def _closure(trial: Trial, make: Make, groups: int) -> None:
-    weights = [nn.Parameter(torch.ones(5, device=device)) for _ in range(groups)]
+def _closure(trial: Trial, make: Make) -> None:
+    weights = [nn.Parameter(torch.ones(5, device=device)) for _ in range(2)]  # a group each
     enabled: list[bool] = []
 
     def closure() -> Tensor:

@@ -55,7 +55,7 @@ def matmul(check: Check) -> str:
             right = before[0].double() @ before[1].double()
             trial.require(
                 lambda: _kernels.one_launch_inside(call, "a", "b"),
-                lambda: program_per_tile(call, m, n),
+                lambda: _kernels.one_program_each(call, -(-m // TILE) * -(-n // TILE), "tiles"),
                 lambda: order(call, right, dtype, group),
                 lambda: _kernels.result_is(
                     call, dtype, right, lambda: values(call.result, *before, right, layout)
@@ -74,11 +74,6 @@ def strides(rows: int, columns: int, name: str, layout: str) -> tuple[int, int] 
     if layout.startswith("with gaps"):  # no stride is 1 or follows from the shape
         return (3 * columns + 4, 3) if name == "a" else (2, 2 * rows + 6)
     return (1, rows) if is_transposed(name, layout) else None
-
-
-def program_per_tile(call: KernelCall, m: int, n: int) -> Finding | None:
-    got, right = call.launches[0].programs, -(-m // TILE) * -(-n // TILE)
-    return unless(got == right, f"{got} programs for {right} tiles: launch one for each")
 
 
 def order(call: KernelCall, right: Tensor, dtype: torch.dtype, group: int) -> Finding | None:

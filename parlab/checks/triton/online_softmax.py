@@ -7,7 +7,7 @@ from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.mistakes import Finding, Mistakes
 from parlab.checks.base.trial import Trial
 from parlab.checks.triton import _kernels
-from parlab.checks.triton._kernels import KernelCall, result_is, unless
+from parlab.checks.triton._kernels import KernelCall, result_is
 from parlab.checks.triton._new_results import require_new_results
 from parlab.kernels.buffers import Arena
 from parlab.rank import device
@@ -74,7 +74,8 @@ def online_softmax(check: Check) -> str:
                 lambda: result_is(
                     call, x.dtype, right, lambda: values(call.result, before, right, block)
                 ),
-                lambda: program_per_row(call, len(x)),
+                lambda: _kernels.one_program_each(call, len(x), "rows"),
+                lambda: _kernels.loads_all(call, x, "`x`"),
                 lambda: _kernels.loads_at_most(call, 2 * x.numel() * x.element_size()),
             )
         require_new_results(trial, rows(trial, 3, 37), 16)
@@ -84,11 +85,6 @@ def online_softmax(check: Check) -> str:
 def in_blocks(call: KernelCall, block: int) -> Finding | None:
     count = call.accesses.largest_load
     return MISTAKES.block_too_large(count=count, block=block) if count > block else None
-
-
-def program_per_row(call: KernelCall, rows: int) -> Finding | None:
-    got = call.launches[0].programs
-    return unless(got == rows, f"{got} programs for {rows} rows: launch one for each row")
 
 
 def values(got: Tensor, x: Tensor, right: Tensor, block: int) -> Finding | None:

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import equal, explained, has_type, same
+from parlab.checks.base.compare import equal, explained, has_parts, same
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.zero._models import awkward_blocks
 
@@ -61,10 +61,8 @@ def flat_shard(check: Check) -> str:
 
 
 def form(got: Any) -> Finding | None:
-    if finding := has_type(got, tuple | list, "a tuple of the buffer and the shard"):
+    if finding := has_parts(got, "flat, shard"):
         return finding
-    if len(got) != 2:
-        return observed(f"it returns {len(got)} values, expected the buffer and the shard")
     if any(tensor.requires_grad for tensor in got):
         return observed("the buffer or the shard requires a gradient: copy detached parameters")
     return None

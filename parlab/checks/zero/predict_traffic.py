@@ -31,16 +31,16 @@ MISTAKES = Mistakes(
 @check_of(MISTAKES, ranks=1)
 def predict_traffic(check: Check) -> str:
     """Compare with the formula, for several sizes and numbers of ranks."""
-    with check.trial() as trial:
-        # In the small model, a padded shard or a step counter is more than one percent.
-        for ranks, parts in ((4, 8), (trial.draw.randrange(5, 70), 10**5), (1, 10**5)):
-            size = ranks * trial.draw.randrange(parts, 2 * parts) + min(1, ranks - 1)
-            right = {name: bytes_sent(size, ranks, i, 4) for i, name in enumerate(STAGES)}
-            compare(trial, size, ranks, right, MISTAKES, variants(right, ranks))
+    compare(check, sent, MISTAKES, variants)
     return "2Ψ, 2Ψ, 2Ψ and 3Ψ numbers of 4 bytes, times (N−1)/N, as the ledger counts them"
 
 
-def variants(right: dict[str, float], ranks: int) -> Iterator[Variant]:
+def sent(size: int, ranks: int) -> dict[str, float]:
+    return {name: bytes_sent(size, ranks, i, 4) for i, name in enumerate(STAGES)}
+
+
+def variants(size: int, ranks: int) -> Iterator[Variant]:
+    right = sent(size, ranks)
     once = right["plain"] / 2
     yield "whole", {"plain": right["plain"] * ranks / max(ranks - 1, 1)}
     yield "all_ranks", {name: value * ranks for name, value in right.items()}

@@ -43,7 +43,7 @@ def stage_2(check: Check) -> str:
                 lambda: step.sends_at_most(step.passes + 1),
             )
     return (
-        "gradients are summed, sharded and freed while the backward pass goes on; the steps are "
+        "gradients are summed, sharded, and freed while the backward pass continues; the steps are "
         f"those of one rank, for SGD and Adam, on 1 to {check.world_size} ranks"
     )
 

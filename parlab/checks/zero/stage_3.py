@@ -14,8 +14,8 @@ MISTAKES = Mistakes(
     not_reduced="the shards' gradients are zero: reduce() must also do what it does in stage 2",
     kept_whole=(
         "{when}, a rank holds {got} bytes of parameters besides its shards, expected at most "
-        "{right}. Gather a layer only when it computes, free it after its forward pass and when "
-        "it is reduced, and in step(), gather nothing"
+        "{right}. Gather a layer just before it computes, free it after its forward pass and in "
+        "reduce(), and gather nothing in step()"
     ),
 )
 

@@ -39,8 +39,6 @@ def run_watched(
     _hub.set_limit(seconds)
     try:
         return Ended("returned", function(*arguments))
-    except NotImplementedError as stub:
-        return Ended("unfinished", error=str(stub))
     except MPI.Deadlock as stuck:
         return Ended("stuck", line=_place(stuck))
     except KeyboardInterrupt as interrupt:
@@ -50,6 +48,8 @@ def run_watched(
     except MPI.Exception as error:
         return Ended("raised", error=str(error), line=_place(error))
     except (Exception, SystemExit) as error:
+        if watchdog.is_stub(error):
+            return Ended("unfinished", error=str(error))
         return Ended("raised", error=f"{type(error).__name__}: {error}", line=_place(error))
     finally:
         _hub.set_limit(0)

@@ -121,4 +121,19 @@ def gathered(stage, adam, tokens_MbS, targets_MbS, groups, pipeline_pass, zero_s
     return sum(losses) / len(losses)
 
 
+answers.right_edit(
+    "tied_by_messages",
+    (
+        TIED,
+        """\
+    if stage.embedding is not None and groups["embedding"].size() == 2:
+        group, own = groups["embedding"], stage.embedding.grad
+        other, peer = torch.empty_like(own), 1 - groups["embedding"].rank()
+        work = dist.isend(own.clone(), group=group, group_dst=peer)
+        dist.recv(other, group=group, group_src=peer)
+        work.wait()
+        own += other
+""",
+    ),
+)
 answers.right_edit("loss_first", (LOSS, ""), (TIED, LOSS + TIED))

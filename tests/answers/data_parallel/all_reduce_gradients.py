@@ -16,6 +16,17 @@ answers.edit(None, "broadcast", (REDUCE, "comm.Bcast(parameter.grad, root=0)"), 
 answers.edit(
     None, "nan_to_num", (WEIGHT, "torch.nan_to_num_(parameter.grad.mul_(share))"), says="NaN"
 )
+answers.edit(
+    None,
+    "gathered",
+    (
+        REDUCE,
+        "every = torch.empty(comm.size, *parameter.shape, dtype=parameter.dtype)\n"
+        "        comm.Allgather(parameter.grad.contiguous(), every)\n"
+        "        parameter.grad.copy_(every.sum(0))",
+    ),
+    says="expected only all-reduces",
+)
 answers.edit(None, "frozen_too", (IF_FROZEN, "if False:"), says="calls send")
 answers.edit(
     None,

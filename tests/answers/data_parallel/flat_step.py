@@ -21,6 +21,17 @@ answers.edit("not_summed", "into_a_copy", (REDUCE, "comm.Allreduce(MPI.IN_PLACE,
 answers.edit(
     "many_messages", "loss_pickled", (RETURN, "return comm.allreduce(weighted_loss) / comm.size")
 )
+answers.edit(
+    None,
+    "gathered",
+    (
+        REDUCE,
+        "every = flat.new_empty(comm.size, len(flat))\n"
+        "    comm.Allgather(flat, every)\n"
+        "    flat.copy_(every.sum(0))",
+    ),
+    says="expected only all-reduces",
+)
 answers.edit("pickles", "pickled", (REDUCE, "flat.copy_(comm.allreduce(flat))"))
 answers.edit("not_zeroed", "not_zeroed", (ZERO, "pass"))
 answers.edit(

@@ -31,6 +31,7 @@ for mistake, name, *edits in (
         ("*module.parameters(),", "*(p for p in module.parameters() if p.requires_grad),"),
     ),
     (None, "everything_written", (SMALL, "")),
+    (None, "from_4096_bytes", (SMALL, SMALL.replace("smallest", "4096"))),
     ("written_twice", "each_time", (FOUND, "ticket = None")),
     ("still_in_memory", "storages_as_keys", ("tickets = WeakKeyDictionary()", "tickets = {}")),
     (

@@ -82,7 +82,7 @@ def neighbors(weight, eps):
 
 @answers.right
 def a_hair_more(weight, eps):
-    """Within the percent that is allowed."""
+    """Within the half percent that is allowed."""
     return {name: 1.005 * x for name, x in REFERENCE(weight, eps).items()}
 
 

@@ -80,11 +80,17 @@ def with_a_copy_beside_it(x, root, comm):
     x[...] = both[0]
 
 
-@answers.wrong("received_again")
+@answers.wrong(None, says="but `x` has")
 def in_two_halves(x, root, comm):
     flat = x.reshape(-1)
     answers.reference()(flat[: x.size // 2], root, comm)
     answers.reference()(flat[x.size // 2 :], root, comm)
+
+
+@answers.wrong("received_again")
+def twice(x, root, comm):
+    answers.reference()(x, root, comm)
+    answers.reference()(x, root, comm)
 
 
 @answers.wrong(None)
@@ -182,3 +188,14 @@ def persistent_requests_started_together(x, root, comm):
         reached *= 2
     MPI.Prequest.Startall(requests)
     MPI.Request.Waitall(requests)
+
+
+@answers.right
+def with_messages_to_nobody(x, root, comm):
+    relative, reached = (comm.rank - root) % comm.size, 1
+    while reached < comm.size:
+        if reached <= relative < 2 * reached:
+            comm.Recv(x, source=(comm.rank - reached) % comm.size)
+        there = relative < reached and relative + reached < comm.size
+        comm.Isend(x, (comm.rank + reached) % comm.size if there else MPI.PROC_NULL).Wait()
+        reached *= 2

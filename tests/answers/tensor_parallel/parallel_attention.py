@@ -39,6 +39,13 @@ answers.edit(
     ("def parallel_attention(", TOLERANT),
 )
 answers.edit(
+    "not_refused",
+    "fewer_keys_than_ranks",
+    (TEST, TEST.replace("key_value_heads % group.size()", "key_value_heads < group.size()")),
+    (QKV, QKV.replace("column(", "tolerant(column, ")),
+    ("def parallel_attention(", TOLERANT),
+)
+answers.edit(
     None,
     "columns_refuse",
     (OUT, ""),

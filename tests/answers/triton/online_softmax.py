@@ -29,6 +29,9 @@ answers.edit(None, "other_zero", (LOAD, LOAD.replace('-float("inf")', "0.0")))
 answers.edit("block_too_large", "whole_row", (LAUNCH, WHOLE))
 answers.edit("not_by_kernel", "torch_in_the_end", (RETURN, "return x.softmax(1)"))
 answers.edit("argument_changed", "in_place", (OUT, "out = x"))
+answers.edit(
+    None, "contiguous_first", (OUT, "x = x.contiguous()\n    " + OUT), says="does not load"
+)
 answers.edit("wrong_dtype", "float32_always", (OUT, "out = torch.empty(x.shape)"))
 answers.edit(None, "halves", (STORE, STORE.replace("tl.exp(x", "tl.exp(x.to(tl.bfloat16)")))
 answers.edit(None, "three_passes", (MASK, f"{MASK}\n        {AGAIN}"), says="avoid needless loads")
