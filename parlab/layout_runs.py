@@ -77,8 +77,8 @@ class _Run:
         weights += model.embedding_parameters if self.stage in (0, layout.pp - 1) else 0
         self.shard = _tensor(ELEMENT_BYTES * weights // layout.dp)
         self.flat = self.shard.new_zeros(layout.dp * self.shard.numel())
-        self.tp = group_of(layout.tp, 1)
-        self.dp = group_of(layout.dp, layout.tp * layout.pp)
+        self.tp = group_of(layout.tp, 1) if layout.tp > 1 else None
+        self.dp = group_of(layout.dp, layout.tp * layout.pp) if layout.dp > 1 else None
         self.sent: list[Any] = []
 
     def step(self) -> None:

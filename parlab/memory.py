@@ -94,6 +94,8 @@ class Peak:
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
         self.device = torch.device(device)
+        if self.device.type == "cuda" and self.device.index is None:
+            self.device = torch.device("cuda", torch.cuda.current_device())
         self.bytes = 0
         self._watch: LiveStorages | None = None
         self._before = 0

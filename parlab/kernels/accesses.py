@@ -138,14 +138,24 @@ class _Recorder:
         self._memory.launch([*arguments, *named.values()])
         return run(kernel, *arguments, **named)
 
-    def load(self, load: Callable, builder: Any, pointers: Any, mask: Any, other: Any, *rest: Any):
-        if other is None and not mask.data.all():
+    def load(
+        self,
+        load: Callable,
+        builder: Any,
+        pointers: Any,
+        mask: Any,
+        other: Any,
+        *rest: Any,
+        **options: Any,
+    ):
+        if other is None and not np.all(mask.data):  # for descriptors, this is a memoryview
             other = _undefined(pointers)
             self.accesses.undefined |= other is not None
         wanted, addresses = _selected(pointers, mask)
         self.accesses._loads.append(addresses)
         self.accesses.loaded += _element_bytes(pointers) * addresses.size
-        return load(builder, pointers, self._inside(builder, pointers, wanted, False), other, *rest)
+        inside = self._inside(builder, pointers, wanted, False)
+        return load(builder, pointers, inside, other, *rest, **options)
 
     def store(
         self, store: Callable, builder: Any, pointers: Any, value: Any, mask: Any, *rest: Any
@@ -165,6 +175,11 @@ class _Recorder:
     ):
         inside = self._store(builder, pointers, mask, None)
         return atomic(builder, op, pointers, value, inside, *rest)
+
+    def swap(self, swap: Callable, builder: Any, pointers: Any, old: Any, value: Any, *rest: Any):
+        every = TensorHandle(np.ones(pointers.data.shape, bool), tl.int1)
+        inside = self._store(builder, pointers, every, None)
+        return swap(builder, pointers, old, value, *rest) if inside.data.all() else old
 
     def _store(
         self, builder: Any, pointers: Any, mask: Any, values: np.ndarray | None
@@ -240,6 +255,7 @@ def recorded(arena: Arena) -> Iterator[Accesses]:
         (InterpreterBuilder, "create_masked_load"): recorder.load,
         (InterpreterBuilder, "create_masked_store"): recorder.store,
         (InterpreterBuilder, "create_atomic_rmw"): recorder.atomic,
+        (InterpreterBuilder, "create_atomic_cas"): recorder.swap,
         (InterpretedFunction, "run"): recorder.run,
     }
     originals = {place: getattr(*place) for place in methods}

@@ -66,7 +66,7 @@ def _casts(cast: Callable) -> Callable:
                 if new != tl.float32
                 else _widened(source)
             )
-        if new == tl.bfloat16 and old != tl.bfloat16:
+        if new == tl.bfloat16 and old != tl.bfloat16 and not old.is_fp8():
             return Handle(to_bfloat16(source.data.astype(np.float32)), new)
         return cast(self, source, wanted, *mode)
 

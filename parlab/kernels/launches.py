@@ -5,6 +5,7 @@ with launches() as launched:
 launched[0].kernel, launched[0].programs      # "add_kernel", 4
 """
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,11 +20,10 @@ from parlab.kernels.mode import INTERPRETED
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch: the kernel's name, its grid, and the positional and keyword arguments."""
+    """One launch: the kernel's name and its grid."""
 
     kernel: str
     grid: tuple[int, ...]
-    arguments: dict[str, Any]
 
     @property
     def programs(self) -> int:
@@ -46,10 +46,12 @@ def launches() -> Iterator[list[Launch]]:
 def _recording(run: Callable, launched: list[Launch]) -> Callable:
     def recorded(self: Any, *arguments: Any, grid: Any, warmup: bool, **named: Any) -> Any:
         if not warmup:
-            given = dict(zip(self.arg_names, arguments, strict=False)) | named
+            parameters = inspect.signature(self.fn).parameters.values()
+            given = {p.name: p.default for p in parameters if p.default is not p.empty}
+            given |= dict(zip(self.arg_names, arguments, strict=False)) | named
             size = grid(given) if callable(grid) else grid
             size = tuple(size) if isinstance(size, tuple | list) else (size,)
-            launched.append(Launch(self.fn.__name__, tuple(map(int, size)), given))
+            launched.append(Launch(self.fn.__name__, tuple(map(int, size))))
         return run(self, *arguments, grid=grid, warmup=warmup, **named)
 
     return recorded

@@ -26,7 +26,7 @@ For example, in an all-reduce of S bytes on a ring of N ranks, each rank sends 2
 
 The bytes of a Python object are the length of its pickle. A persistent request counts each time it
 is started. The ledger does not record calls that raise an error, messages to or from
-`MPI.PROC_NULL`, matched probes, and one-sided communication.
+`MPI.PROC_NULL`, probes, receives with `Message.Irecv`, and one-sided communication.
 """
 
 from parlab.ledger.calls import Call

@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from parlab.ledger.calls import Call
 from parlab.ledger.entries import Entries
-from parlab.ledger.requests import RecordsCompletion
+from parlab.ledger.requests import RecordsCompletion, note_arrival
 
 # The op to record for each start, by the name of the method that makes the request.
 MAKERS = {
@@ -43,11 +43,17 @@ class WatchedPrequest(RecordsCompletion, Prequest):
     such as `Waitall`, later.
     """
 
-    def __new__(cls, request: MPI.Prequest, call: Call, entries: Entries) -> "WatchedPrequest":
+    def __new__(cls, request: MPI.Prequest, *_: Any) -> "WatchedPrequest":
         return super().__new__(cls, request)
 
-    def __init__(self, request: MPI.Prequest, call: Call, entries: Entries) -> None:
-        self._template, self._entries = call, entries
+    def __init__(
+        self,
+        request: MPI.Prequest,
+        call: Call,
+        entries: Entries,
+        number: Callable[[int], int | None],
+    ) -> None:
+        self._template, self._entries, self._number = call, entries, number
         self._call: Call | None = None
 
     def Start(self) -> None:
@@ -57,7 +63,7 @@ class WatchedPrequest(RecordsCompletion, Prequest):
     def begin(self) -> None:
         """Record a start. The previous one has ended by now, even if this was not noticed."""
         if self._call is not None:
-            self._call.end = time.perf_counter()
+            self._call.end, self._call.end_seen = time.perf_counter(), False
         self._call = replace(self._template, start=time.perf_counter(), end=None)
         self._entries.enter(self._call)
         self._entries.follow(self._settled)
@@ -68,8 +74,7 @@ class WatchedPrequest(RecordsCompletion, Prequest):
             return
         call.end = time.perf_counter()
         if call.op == "irecv" and status.Get_source() != MPI.ANY_SOURCE:
-            call.source, call.tag = status.Get_source(), status.Get_tag()
-            call.bytes_received = status.Get_count(MPI.BYTE)
+            note_arrival(call, status, self._number)
 
     def _settled(self) -> bool:
         """Record the end if MPI has completed the request and no `Wait` or `Test` noticed it.
@@ -79,6 +84,7 @@ class WatchedPrequest(RecordsCompletion, Prequest):
         call, status = self._call, MPI.Status()
         if call is not None and self.Get_status(status):
             self._complete(status)
+            call.end_seen = False
         return self._call is not call or call is None
 
 
@@ -92,7 +98,9 @@ def maker(name: str, op: str, entry: Callable[..., Call | None]) -> Callable[...
         bound = signature.bind(self._watched, *args, **kwargs)
         bound.apply_defaults()
         call = entry(self, name, op, bound.arguments, request)
-        return request if call is None else WatchedPrequest(request, call, self._entries)
+        return (
+            request if call is None else WatchedPrequest(request, call, self._entries, self.number)
+        )
 
     make.__name__ = name
     return make

@@ -1,5 +1,6 @@
 """Records messages that a matched probe (`Mprobe`) has found, when they are received."""
 
+import threading
 import time
 from typing import Any
 
@@ -41,5 +42,6 @@ class WatchedMessage(MPI.Message):
                 end=time.perf_counter(),
                 source=comm.number(status.Get_source()),
                 tag=status.Get_tag(),
+                thread=threading.current_thread().name,
             )
         )

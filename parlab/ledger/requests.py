@@ -1,6 +1,18 @@
 """Requests that record when they are complete."""
 
+from collections.abc import Callable
+
 from mpi4py import MPI
+
+from parlab.ledger.calls import Call
+
+
+def note_arrival(call: Call, status: MPI.Status, number: Callable[[int], int | None]) -> None:
+    """Record the source, the size, and the tag of a received message."""
+    call.source = number(status.Get_source())
+    call.bytes_received = status.Get_count(MPI.BYTE)
+    if call.op != "sendrecv":
+        call.tag = status.Get_tag()
 
 
 class RecordsCompletion:

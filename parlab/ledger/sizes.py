@@ -1,6 +1,6 @@
 """Counts the bytes of mpi4py's arguments: buffers in all their notations, and objects."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from mpi4py import MPI
@@ -52,6 +52,6 @@ def object_bytes(value: Any) -> int:
     return len(MPI.pickle.dumps(value))
 
 
-def objects_bytes(values: Sequence[Any] | None) -> int:
+def objects_bytes(values: Iterable[Any] | None) -> int:
     """Return the total bytes of several objects, each pickled on its own."""
-    return sum(object_bytes(value) for value in values or ())
+    return 0 if values is None else sum(map(object_bytes, values))

@@ -19,15 +19,16 @@ def traffic(
 
     `parlab.ledger` defines what these bytes are.
     """
+    is_root = given.get("root") == comm.rank
     if name.islower():
-        sent, received = _objects(op, given, result)
+        sent, received = _objects(op, given, result, is_root)
     else:
         sent, received = _buffers(op, name, given, comm.size)
     if op in ("send", "isend"):
         return sent, 0
     if op in ("recv", "irecv"):
         return 0, received
-    return without_unused(op, given.get("root") == comm.rank, sent, received)
+    return without_unused(op, is_root, sent, received)
 
 
 def _buffers(op: str, name: str, given: dict[str, Any], size: int) -> tuple[int, int]:
@@ -46,9 +47,12 @@ def _buffers(op: str, name: str, given: dict[str, Any], size: int) -> tuple[int,
     return sent, received
 
 
-def _objects(op: str, given: dict[str, Any], result: Any) -> tuple[int, int]:
+def _objects(op: str, given: dict[str, Any], result: Any, is_root: bool) -> tuple[int, int]:
     value = given.get("sendobj", given.get("obj"))
-    sent = objects_bytes(value) if op in _PARTS_SENT else object_bytes(value)
+    if op in ("broadcast", "scatter") and not is_root:
+        sent = 0  # MPI ignores the argument, which may be anything
+    else:
+        sent = objects_bytes(value) if op in _PARTS_SENT else object_bytes(value)
     # A status contains the received bytes, which `note_arrival` records. A request has none yet.
     if "status" in given or isinstance(result, MPI.Request) or op == "barrier":
         return (0 if op == "barrier" else sent), 0

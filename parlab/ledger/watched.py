@@ -14,7 +14,7 @@ from parlab.ledger.calls import Call
 from parlab.ledger.entries import Entries
 from parlab.ledger.persistent import MAKERS, maker
 from parlab.ledger.probed import WatchedMessage
-from parlab.ledger.requests import RecordsCompletion
+from parlab.ledger.requests import RecordsCompletion, note_arrival
 from parlab.ledger.traffic import traffic
 
 _POINT_TO_POINT = {
@@ -146,16 +146,10 @@ class WatchedComm(MPI.Intracomm):
         self._renew()
 
     def _renew(self) -> None:
+        if isinstance(self._watched, WatchedComm):  # a watched communicator is watched again
+            self._watched._renew()
         if self.handle != self._watched.handle:
             ctypes.c_void_p.from_address(MPI._addressof(self)).value = self._watched.handle
-
-
-def note_arrival(call: Call, status: MPI.Status, number: Callable[[int], int | None]) -> None:
-    """Record the source, the size, and the tag of a received message."""
-    call.source = number(status.Get_source())
-    call.bytes_received = status.Get_count(MPI.BYTE)
-    if call.op != "sendrecv":
-        call.tag = status.Get_tag()
 
 
 def _recorded(name: str, op: str) -> Callable[..., Any]:

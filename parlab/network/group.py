@@ -87,18 +87,19 @@ class EmulatedGroup(MPIGroup):
         sender, receiver = self.members[self.comm.rank], self.members[dst]
         end = array("d", [self.links.message(called, size, sender, receiver)])
         with self.messages:
-            announcement = self.comm.Isend(end, dst, tag + _END_TAG)
+            # First the message, which refuses tensors that cannot be sent.
             real: PointToPointWork = MPIGroup.send.__wrapped__(self, tensors, dst, tag)
+            announcement = self.comm.Isend(end, dst, tag + _END_TAG)
         return self._message(real, tensors, dst, lambda: _when(announcement, end))
 
     @observed
     def recv(self, tensors: Tensors, src: int, tag: int = 0) -> dist.Work:
         end = array("d", [0.0])
         with self.messages:
+            real: PointToPointWork = MPIGroup.recv.__wrapped__(self, tensors, src, tag)
             announcement = None
             if src != MPI.ANY_SOURCE:  # otherwise, `end_of` receives it when the source is known
                 announcement = self.comm.Irecv(end, src, tag + _END_TAG)
-            real: PointToPointWork = MPIGroup.recv.__wrapped__(self, tensors, src, tag)
 
         def end_of() -> float:
             request = announcement or self.comm.Irecv(end, real.source_rank(), tag + _END_TAG)
@@ -136,7 +137,7 @@ class EmulatedGroup(MPIGroup):
 
 
 def _when(request: MPI.Request, end: array) -> float:
-    request.Wait()  # returns soon, because the time was sent before the message
+    request.Wait()  # returns soon, because the time is sent right after the message
     return end[0]
 
 

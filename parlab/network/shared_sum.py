@@ -25,13 +25,19 @@ class MemoryComm:
         self._steps = SharedNumbers(comm, comm.size)  # number of steps that each rank has done
         self._inputs = SharedNumbers(comm, comm.size * _ROOM)
         self._sums = SharedNumbers(comm, _ROOM)
+        self._lengths = SharedNumbers(comm, comm.size)  # of the numbers that each rank passes
         self._step = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._comm, name)
 
     def Allreduce(self, send: Any, receive: list[Any], op: MPI.Op) -> None:
-        """Reduce like MPI's `Allreduce`. Raises MPI.Exception if the communicator is revoked."""
+        """Reduce like MPI's `Allreduce`.
+
+        Raises:
+            MPI.Exception: the communicator is revoked.
+            ValueError: the ranks pass different numbers of elements, on all ranks.
+        """
         memory, _, kind = receive
         if send != MPI.IN_PLACE or op != MPI.SUM or kind not in (MPI.FLOAT, MPI.DOUBLE):
             self._comm.Allreduce(send, receive, op)
@@ -39,10 +45,15 @@ class MemoryComm:
         numbers = np.frombuffer(memory, kind.typechar)
         inputs = np.frombuffer(self._inputs.numbers, numbers.dtype).reshape(self.size, -1)
         sums = np.frombuffer(self._sums.numbers, numbers.dtype)
-        for start in range(0, len(numbers), len(sums)):
+        self._lengths.numbers[self.rank] = len(numbers)
+        for start in range(0, max(len(numbers), 1), len(sums)):
             piece = numbers[start : start + len(sums)]
             inputs[self.rank, : len(piece)] = piece
             self._wait_for_all()
+            if len(lengths := set(self._lengths.numbers)) > 1:
+                self._wait_for_all()  # until all ranks have compared
+                sizes = ", ".join(f"{length:.0f}" for length in sorted(lengths))
+                raise ValueError(f"the ranks pass tensors of different sizes: {sizes} elements")
             first, last = (len(piece) * rank // self.size for rank in (self.rank, self.rank + 1))
             inputs[:, first:last].sum(axis=0, out=sums[first:last])
             self._wait_for_all()

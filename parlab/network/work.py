@@ -161,8 +161,11 @@ class CollectiveWork(EmulatedWork):
             assert self.exchange is not None
             self._tensors = self.exchange().result()
         except BaseException as error:
-            self._error = error
-        self.exchange = None  # releases its arguments
+            self._error = error if isinstance(error, Exception) else RuntimeError("interrupted")
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self.exchange = None  # releases its arguments
 
     def exchanged(self) -> bool:
         return self.exchange is None or self._error is not None

@@ -78,3 +78,15 @@ def a_watched_communicator_is_renewed_with_its_own(world: World) -> None:
     assert not comm.Is_revoked()
     assert comm.allreduce(1) == world.size
     assert comm.Get_size() == world.size
+
+
+@cases.add()
+def a_communicator_that_is_watched_twice_is_renewed(world: World) -> None:
+    from parlab.ledger import Ledger
+    from parlab.rank import world as of_lab
+
+    ledger = Ledger()
+    twice = ledger.watch(ledger.watch(world.comm))
+    of_lab.renew()
+    twice.Barrier()
+    assert twice == world.comm

@@ -191,3 +191,13 @@ def a_group_of_its_own_network(world: World) -> None:
 def a_network_of_other_ranks_is_refused(world: World) -> None:
     with expecting(ValueError, "the network has 2 × 3 ranks, and 4 are running"):
         network.emulated_group(Network(2, 3, Link(0, 0), Link(0, 0)))
+
+
+@cases.add()
+def sums_of_different_sizes_are_refused(world: World) -> None:
+    group = network.emulated_group(NETWORK)
+    with expecting(ValueError, "different sizes: 5, 10 elements"):
+        dist.all_reduce(torch.ones(10 if world.rank == 0 else 5), group=group)
+    numbers = torch.ones(3)
+    dist.all_reduce(numbers, group=group)
+    assert numbers.tolist() == [world.size] * 3

@@ -32,6 +32,24 @@ def copy_by_address(table, target, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def doubled(x, n, BLOCK: tl.constexpr = 32):
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x + place, 2 * tl.load(x + place, mask=place < n), mask=place < n)
+
+
+@triton.jit
+def through_descriptor(x, count):
+    whole = tl.make_tensor_descriptor(x, shape=[4, 16], strides=[16, 1], block_shape=[4, 16])
+    whole.store([0, 0], 2 * whole.load([0, 0]))
+    tl.atomic_cas(count, 0, 1)
+
+
+@triton.jit
+def swapped(count, distance):
+    tl.atomic_cas(count + distance, 0, 1)
+
+
+@triton.jit
 def total(x, y, out, n, BLOCK: tl.constexpr):
     place = tl.arange(0, BLOCK)
     a, b = tl.load(x + place, mask=place < n, other=0), tl.load(y + place, mask=place < n, other=0)
@@ -49,7 +67,26 @@ def test_launches_are_counted_with_their_programs() -> None:
         ("copy", (4,), 4),
         ("copy", (2, 1), 2),
     ]
-    assert Launch("matmul", (2, 3), {}).programs == 6
+    assert Launch("matmul", (2, 3)).programs == 6
+
+
+def test_a_grid_gets_the_defaults_of_the_kernel() -> None:
+    x = torch.randn(100, device=DEVICE)
+    with launches() as made:
+        doubled[lambda meta: (triton.cdiv(100, meta["BLOCK"]),)](x, 100)
+    assert [one.grid for one in made] == [(4,)]
+
+
+@interpreted
+def test_descriptors_and_swaps_are_recorded() -> None:
+    arena = Arena()
+    x, count = arena.place("x", torch.randn(4, 16)), arena.place("count", torch.zeros(1).int())
+    with recorded(arena) as accesses:
+        through_descriptor[(1,)](x, count)
+    assert accesses.outside is None and int(count) == 1
+    with recorded(arena) as accesses:
+        swapped[(1,)](count, 10**9)
+    assert accesses.outside is not None and accesses.outside.stores
 
 
 def test_traffic_counts_operations_but_no_views() -> None:
