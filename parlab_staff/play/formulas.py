@@ -34,7 +34,7 @@ def one_message(data: Callable[[int], int]) -> Formula:
     return Formula("one message of S bytes", lambda size, n: collectives.message(size), data)
 
 
-# The formulas of examples that send and receive messages. On a single rank, they send none.
+# The formulas of examples that send and receive messages.
 EXAMPLES: Mapping[str, Formula] = MappingProxyType(
     {
         "deadlock": one_message(lambda n: 32),

@@ -189,9 +189,12 @@ function listen() {
   });
   element("size").addEventListener("change", start);
   on("reset", () => {
-    leaveLink();
+    // With a link's program in the editor, nothing is saved, and the reader's own code is kept.
     editor.text = page.program;
-    say("The editor contains the page’s own program again. Ctrl+Z brings yours back.");
+    say(
+      "The editor contains the page’s own program again. " +
+        (shared ? "“Back to my code” brings yours back." : "Undo brings yours back."),
+    );
   });
   on("share", share);
   on("keep-shared", () => {
@@ -205,7 +208,7 @@ function listen() {
   on("use-reference", () => {
     editor.text = page.reference;
     element("workshop").scrollIntoView();
-    say("The editor contains the reference solution. Ctrl+Z brings your code back.");
+    say("The editor contains the reference solution. Undo brings your code back.");
   });
   for (const button of buttons("reset", "share", "use-reference")) button.disabled = false;
   addEventListener("hashchange", () => location.hash.startsWith("#code=") && location.reload());

@@ -3,6 +3,7 @@ import { h, plural } from "./dom.js";
 import { bytesOf, isCollective, neverEnds, offered, other, sent } from "./steps.js";
 
 const MOST = 300;
+const RECORDED = 5000; // calls of a rank that are recorded: MOST_EVENTS in worker.js
 
 export function table(events) {
   const head = ["rank", "line", "call", "other side", "tag", "bytes", "time in the call"];
@@ -36,6 +37,9 @@ export function counts(events, size, { formula, costs }, checked) {
   };
   const collectives = events.filter(isCollective).length;
   const lines = [];
+  const calls = Array.from({ length: size }, (_, rank) => events.filter((event) => event.rank === rank).length);
+  if (Math.max(...calls) >= RECORDED)
+    lines.push(h("li", {}, `Only the first ${RECORDED.toLocaleString("en-US")} calls of each rank are recorded and counted.`));
   if (events.some((event) => !isCollective(event)))
     lines.push(
       h("li", {}, `All ranks together sent ${amounts({ messages: sum("messages"), bytes: sum("bytes") })}.`),

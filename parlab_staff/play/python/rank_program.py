@@ -8,6 +8,7 @@ import linecache
 import signal
 import sys
 import time
+import types
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -151,17 +152,32 @@ def _run(code: str, setup: str, check: str, rank: int, size: int) -> None:
     MPI._begin(rank, size)
     if setup or check:
         importlib.import_module("seams").prepare()
-    names = {"__name__": "__main__"}
+    module, before = types.ModuleType("__main__"), sys.modules["__main__"]
+    names = vars(module)
+    for name in ("__main__", "exercise"):  # where pickle looks up the program's classes
+        sys.modules[name] = module
     _hub.set_inside(True)
     try:
         if _stopped:
             raise KeyboardInterrupt
-        exec(compile(setup, SETUP, "exec"), names)
+        _set_up(setup, names)
         _execute(code, names, may_exit=not check)
         _hub.set_inside(False)
         exec(compile(check, CHECK, "exec"), names)
     finally:
+        sys.modules["__main__"] = before  # the program's objects can then be freed
+        del sys.modules["exercise"]
         MPI._progress()  # the picture also shows messages that arrived after the last call
+
+
+def _set_up(setup: str, names: dict[str, Any]) -> None:
+    try:
+        exec(compile(setup, SETUP, "exec"), names)
+    except Exception as error:
+        raise RuntimeError(
+            "your code of an earlier exercise, which this one calls, has an error. Fix it on its "
+            f"own page: {type(error).__name__}: {getattr(error, 'msg', error)}"
+        ) from error
 
 
 def _execute(code: str, names: dict[str, Any], *, may_exit: bool) -> None:

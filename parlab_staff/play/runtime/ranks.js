@@ -37,7 +37,7 @@ export class Ranks {
     if (this.current) throw new Error("The ranks are still running.");
     const run = this.current = { code, results: [], events: [], numbers: [], waiting: this.size, broken: new Set() };
     try {
-      await this.restarted;
+      try { await this.restarted; } catch { this._replace(this.replaced); await this.restarted; }
       reset(this.shared);
       for (const interrupt of this.interrupts) interrupt[0] = 0;
       const begun = performance.now();
@@ -46,6 +46,7 @@ export class Ranks {
       await new Promise((resolve) => {
         run.resolve = resolve;
         for (const worker of this.workers) worker.postMessage({ do: "run", code, setup, check, begun: performance.timeOrigin + begun });
+        if (run.stopFirst) this.stop();
       });
       clearTimeout(timer);
       clearInterval(look);
@@ -65,7 +66,8 @@ export class Ranks {
   /** Interrupt the run. It ends at the latest after the grace period. */
   stop() {
     const run = this.current;
-    if (!run?.resolve) return;
+    if (!run) return;
+    if (!run.resolve) { run.stopFirst = true; return; } // while ranks start again
     const interrupt = () => { for (let rank = 0; rank < this.size; rank++) if (!run.results[rank]) this._interrupt(rank); };
     interrupt();
     run.stopping ??= setInterval(interrupt, AGAIN);
@@ -137,7 +139,9 @@ export class Ranks {
   }
   /** Start ranks again. The next run waits for them. */
   _replace(ranks) {
-    if (ranks.size) this.restarted = Promise.all([...ranks].map((rank) => this._startRank(rank)));
+    if (!ranks.size) return;
+    this.replaced = ranks;
+    this.restarted = Promise.all([...ranks].map((rank) => this._startRank(rank)));
   }
 }
 

@@ -113,7 +113,7 @@ for _names in (
     "Neighbor_alltoall Neighbor_alltoallv Neighbor_alltoallw Neighbor_allgather_init",
     "Neighbor_allgatherv_init Neighbor_alltoall_init Neighbor_alltoallv_init",
     "Neighbor_alltoallw_init Psend_init Precv_init Idup Shrink Agree Get_failed Ack_failed",
-    "Split_type_with_info Create_from_group Get_topology Cart_map_reorder Join",
+    "Cart_map Graph_map Idup_with_info Create_from_group Get_topology Join",
 ):
     for _name in _names.split():
         if not hasattr(Topocomm, _name):

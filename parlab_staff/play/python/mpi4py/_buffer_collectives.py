@@ -130,6 +130,15 @@ def _Reduce(
     return call.exchange({}, dict.fromkeys(call.others), finish, own.bytes.size)
 
 
+def _check_equal(own: Buffer, into: Buffer) -> None:
+    """Raise mpi4py's errors if the buffers of a reduction have different types or lengths."""
+    if own.dtype != into.dtype:
+        raise ValueError("mismatch in send and receive MPI datatypes")
+    if own.bytes.size != into.bytes.size:
+        counts = f"send count {own.elements.size} and receive count {into.elements.size}"
+        raise ValueError(f"mismatch in {counts}")
+
+
 def _reduce_all(op: Op, own: Buffer, came: dict[int, np.ndarray]) -> np.ndarray:
     return _reduced(op, [came[rank].view(own.dtype) for rank in sorted(came)]).view(np.uint8)
 
@@ -138,6 +147,7 @@ def _reduce_all(op: Op, own: Buffer, came: dict[int, np.ndarray]) -> np.ndarray:
 def _Allreduce(comm: Messages, api: str, sendbuf: Any, recvbuf: Any, op: Op = _SUM) -> Operation:
     call = Call(comm, api, "Allreduce")
     into, own = buffer(recvbuf, writable=True), _own_part(sendbuf, recvbuf)
+    _check_equal(own, into)
 
     def finish(came: dict[int, np.ndarray]) -> None:
         _copy(into, _reduce_all(op, own, {**came, call.rank: own.bytes}))
@@ -185,6 +195,7 @@ def _Exscan(comm: Messages, api: str, sendbuf: Any, recvbuf: Any, op: Op = _SUM)
 
 def _prefix(call: Call, sendbuf: Any, recvbuf: Any, op: Op, include: int) -> Operation:
     into, own = buffer(recvbuf, writable=True), _own_part(sendbuf, recvbuf)
+    _check_equal(own, into)
     before = [r for r in call.others if r < call.rank]
 
     def finish(came: dict[int, np.ndarray]) -> None:

@@ -207,9 +207,6 @@ def _statuses(requests: Sequence, statuses: list[Status] | None) -> list[Status 
 class Prequest(Request):
     """A persistent request: each `Start` begins its call again."""
 
-    def __new__(cls, request: "Request | None" = None, *_: Any, **__: Any) -> "Prequest":
-        return super().__new__(cls, request)
-
     @classmethod
     def _prepared(cls, begin: Callable[[], Operation], number: Callable[[int], int]) -> "Prequest":
         self = cls()
