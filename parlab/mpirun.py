@@ -5,12 +5,13 @@ ranks than cores, without setting anything. Otherwise, Open MPI's defaults apply
 """
 
 import argparse
+import contextlib
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from parlab.runtime.paths import MEMORY
@@ -128,6 +129,15 @@ def shared_memory_in(folder: Path | str) -> dict[str, str]:
     return {name: str(folder) for name in names if name not in os.environ}
 
 
+@contextlib.contextmanager
+def own_folder(n: int) -> Iterator[dict[str, str]]:
+    """Yield the variables to add for `n` ranks, whose files are in a folder that ends with them."""
+    with tempfile.TemporaryDirectory(
+        prefix="parlab-", dir=MEMORY, ignore_cleanup_errors=True
+    ) as folder:
+        yield environment(n, folder=folder) | shared_memory_in(folder)
+
+
 def command(n: int, *program: str) -> list[str]:
     """Return the command line that runs `program` on `n` ranks."""
     return [mpiexec(), *MPI_ARGS, "-n", str(n), *program]
@@ -138,10 +148,7 @@ def run(n: int, *program: str, **options) -> subprocess.CompletedProcess:
 
     `program` is the script's path and its arguments. `options` are those of `subprocess.run`.
     """
-    with tempfile.TemporaryDirectory(
-        prefix="parlab-", dir=MEMORY, ignore_cleanup_errors=True
-    ) as folder:
-        ours = environment(n, folder=folder) | shared_memory_in(folder)
+    with own_folder(n) as ours:
         env = os.environ | ours | (options.pop("env", None) or {})
         return subprocess.run(command(n, sys.executable, *program), env=env, **options)
 

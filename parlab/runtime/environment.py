@@ -1,7 +1,6 @@
 """Variables of the environment that other programs need and that labs must not inherit."""
 
 import os
-from collections.abc import Mapping
 
 # What each variable would do to a lab.
 HARMFUL = {
@@ -15,11 +14,11 @@ HARMFUL = {
 }
 
 
-def harmful(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
+def harmful() -> dict[str, str]:
     """Return which of these variables are set, and what each would do to a lab."""
-    return {name: effect for name, effect in HARMFUL.items() if variables.get(name)}
+    return {name: effect for name, effect in HARMFUL.items() if os.environ.get(name)}
 
 
-def without_harmful(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the variables without those that labs must not inherit."""
-    return {name: value for name, value in variables.items() if name not in HARMFUL}
+def without_harmful() -> dict[str, str]:
+    """Return the environment without the variables that labs must not inherit."""
+    return {name: value for name, value in os.environ.items() if name not in HARMFUL}

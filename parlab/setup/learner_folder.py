@@ -40,8 +40,8 @@ def _copy(path: Path, copy: Path) -> None:
     try:
         with target:
             target.write(path.read_bytes())
-    except OSError:
-        copy.unlink()  # only a part of it was written
+    except BaseException:
+        copy.unlink()  # only a part of it was written: the disk is full, or Ctrl-C
         raise
 
 

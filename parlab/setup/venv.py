@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from parlab.runtime.paths import ROOT
 from parlab.setup import pip_settings
@@ -58,8 +59,7 @@ def _wanted() -> dict[str, str]:
     for name in INPUTS:
         digest.update((ROOT / name).read_bytes())
     # Include the folder, because scripts in .venv/bin contain its path, and break if it moves.
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    return {"inputs": digest.hexdigest(), "folder": str(ROOT), "python": version}
+    return {"inputs": digest.hexdigest(), "folder": str(ROOT)}
 
 
 def _stamp() -> dict[str, str]:
@@ -78,42 +78,50 @@ def _is_usable(stamp: dict[str, str], wanted: dict[str, str], insists: bool) -> 
     """Return True if the existing `.venv` can be updated, instead of creating a new one."""
     return (
         stamp.get("folder") == wanted["folder"]
-        and (stamp["python"] == wanted["python"] or not insists)
         and PYTHON.exists()  # a link, which is broken if the machine's Python was replaced
+        and (not insists or PYTHON.resolve() == Path(sys.executable).resolve())
     )
 
 
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
     """Let only one make run at a time. A second one waits, and then has nothing left to do."""
-    with open(ROOT / "requirements.txt", "r+", encoding="utf-8") as lock:
+    try:
+        lock = open(ROOT / "requirements.txt", "r+", encoding="utf-8")  # noqa: SIM115
+    except OSError as error:
+        raise SetupError(
+            f"cannot write in {ROOT} ({error.strerror}), and its .venv is missing, out of date, or "
+            "was made for another folder. Ask its owner to run `make setup`, or copy the course"
+        ) from None
+    with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             print("Another make is setting up .venv: waiting for it", flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError:
+            pass  # some network file systems have no locks
         yield
 
 
 def _set_up(wanted: dict[str, str], insists: bool) -> None:
     start = time.monotonic()
-    stamp = _stamp()
-    if _is_usable(stamp, wanted, insists):
+    if _is_usable(_stamp(), wanted, insists):
         print("Updating .venv, because its requirements have changed", flush=True)
         STAMP.unlink()
     else:
-        stamp = wanted
-        _create(wanted["python"])
+        _create()
     _install()
     # Write the stamp last, so that the next call starts again if this one was interrupted.
-    STAMP.write_text(json.dumps(wanted | {"python": stamp["python"]}) + "\n", encoding="utf-8")
+    STAMP.write_text(json.dumps(wanted) + "\n", encoding="utf-8")
     print(f".venv is ready, after {time.monotonic() - start:.0f} s", flush=True)
 
 
-def _create(python: str) -> None:
+def _create() -> None:
     try:
         from ensurepip import version  # noqa: F401, Debian packages this module separately
     except ImportError:
+        python = f"{sys.version_info.major}.{sys.version_info.minor}"
         raise SetupError(
             f"this Python ({sys.executable}) comes without venv; on Debian or Ubuntu: "
             f"`apt-get install python3-venv` (or python{python}-venv), then run make again"

@@ -231,7 +231,7 @@ def test_commands_that_the_pages_name_exist(page: str) -> None:
 
 
 def test_the_stamp_is_json_that_a_person_can_read() -> None:
-    assert set(json.loads(STAMP.read_text())) == {"inputs", "folder", "python"}
+    assert set(json.loads(STAMP.read_text())) == {"inputs", "folder"}
 
 
 def test_ci_runs_the_command_of_the_readme() -> None:

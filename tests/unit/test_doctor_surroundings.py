@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,19 @@ def test_proxies(variables: dict, status: str, monkeypatch: pytest.MonkeyPatch) 
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert surroundings.proxies().status == status
+
+
+def test_the_password_of_a_proxy_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", "http://alice:secret@proxy:3128")
+    assert "https_proxy=http://…@proxy:3128" in surroundings.proxies().found
+
+
+def test_a_slash_at_the_end_of_tmpdir_is_no_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("TMPDIR", f"{tmp_path}/")
+    assert surroundings.temporary_folder().status == "ok"
 
 
 def test_line_endings_of_windows_are_converted_by_the_command_that_is_named(

@@ -10,7 +10,7 @@ from pathlib import Path
 from parlab import mpirun
 from parlab.setup.doctor.finding import Finding
 
-DEADLINE = 60  # seconds
+DEADLINE, TERMINATION = 60, 10  # seconds for the ranks to answer, and then to end
 _PROBE = """
 import json
 from mpi4py import MPI
@@ -54,7 +54,8 @@ def ranks() -> Finding:
         )
     works = f"{found['mpi']}; 2 ranks started and computed a sum in {seconds:.1f} s"
     if found["total"] != 1 + 2:
-        return Finding("fail", f"{works}, wrongly", "Remove .venv, then `make setup`.")
+        found_sum = f"{found['mpi']}; 2 ranks started, but their sum is {found['total']}, not 3"
+        return Finding("fail", found_sum, "Remove .venv, then `make setup`.")
     if not found["freed"]:
         return Finding(
             "note",
@@ -76,21 +77,27 @@ def _whose() -> str:
 
 def _run_probe() -> tuple[int | None, str, str]:
     """Run the probe on two ranks. Return its exit code (None at the deadline), stdout, stderr."""
-    process = subprocess.Popen(
-        mpirun.command(2, sys.executable, "-c", _PROBE),
-        env=os.environ | mpirun.environment(2),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-        errors="replace",
-    )
-    try:
-        out, err = process.communicate(timeout=DEADLINE)
-        return process.returncode, out, err
-    except subprocess.TimeoutExpired:
-        process.terminate()  # mpiexec then ends its ranks, which it could not do if killed
-        out, err = process.communicate()
+    with mpirun.own_folder(2) as variables:
+        process = subprocess.Popen(
+            mpirun.command(2, sys.executable, "-c", _PROBE),
+            env=os.environ | variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            errors="replace",
+        )
+        try:
+            out, err = process.communicate(timeout=DEADLINE)
+            return process.returncode, out, err
+        except subprocess.TimeoutExpired:
+            process.terminate()  # mpiexec then ends its ranks, which it could not do if killed
+        try:
+            out, err = process.communicate(timeout=TERMINATION)
+        except subprocess.TimeoutExpired:  # a wrapper may have ended alone
+            process.kill()
+            process.wait()
+            out = err = ""
         return None, out, err
 
 

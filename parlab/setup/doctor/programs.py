@@ -79,7 +79,9 @@ def slurm() -> Finding:
         )
     if own:
         return Finding(
-            "note", f"sbatch, not {', '.join(own)}", f"{for_labs} `make test-all` needs all."
+            "note",
+            f"sbatch, but no {', '.join(own)}",
+            f"{for_labs} `make test-all` needs all services.",
         )
     return Finding(
         "ok", "sbatch and its services", f"{for_labs} `make test-all` starts its own Slurm."
@@ -92,7 +94,7 @@ def ssh() -> Finding:
         return Finding("note", "not found", f"The labs need none; {server}")
     for_labs = "Labs can run on machines that it reaches: `parlab profile ssh`."
     if find_daemon("sshd") is None:
-        return Finding("note", "ssh, not sshd", f"{for_labs} {server}")
+        return Finding("note", "ssh, but no sshd", f"{for_labs} {server}")
     return Finding("ok", "ssh and sshd", f"{for_labs} `make test-all` logs in to this machine.")
 
 

@@ -75,7 +75,7 @@ def torch() -> Finding:
     import torch
 
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "its CPU build"
-    return Finding("ok", f"{torch.__version__}, {build}", "One thread a rank on the CPU.")
+    return Finding("ok", f"{torch.__version__}, {build}", "On the CPU, each rank uses one thread.")
 
 
 def triton() -> Finding:

@@ -2,6 +2,7 @@
 
 import locale
 import os
+import re
 import shutil
 import socket
 import tempfile
@@ -37,8 +38,8 @@ def temporary_folder() -> Finding:
         return Finding("fail", f"none ({error.strerror})", "Set TMPDIR to a folder with room.")
     if reason := why_not(Path(folder)):
         return Finding("fail", reason, "Make room there, or set TMPDIR to another folder.")
-    wanted = os.environ.get("TMPDIR", folder)
-    if wanted != folder:
+    wanted = os.environ.get("TMPDIR") or folder
+    if os.path.abspath(wanted) != folder:
         found = f"{folder}, because TMPDIR={wanted} cannot be used"
         if os.path.isdir(wanted):  # Open MPI would use it, so `cluster.start()` refuses it
             return Finding("fail", found, "Unset TMPDIR, or set it to another folder.")
@@ -119,12 +120,14 @@ def environment() -> Finding:
 
 def proxies() -> Finding:
     variables = {name.lower(): value for name, value in os.environ.items()}
-    found = [f"{name}={variables[name]}" for name in PROXIES if variables.get(name)]
+    # People paste this report into issues, so it must not show a password.
+    shown = {name: re.sub(r"//[^/@]*@", "//…@", value) for name, value in variables.items()}
+    found = [f"{name}={shown[name]}" for name in PROXIES if variables.get(name)]
     if not found:
         return Finding("ok", "none", "Downloads go straight to their servers.")
     around = variables.get("no_proxy", "")
     if "localhost" in around or around == "*":
-        return Finding("ok", ", ".join(found), "Not for this machine, as no_proxy says.")
+        return Finding("ok", ", ".join(found), "no_proxy excludes this machine.")
     return Finding(
         "note",
         ", ".join(found),
