@@ -67,7 +67,7 @@ def try_(
     every: Annotated[
         bool, typer.Option("--all", help="Try the reference and all answers.")
     ] = False,
-    ranks: Annotated[int, typer.Option(help="Number of ranks.")] = 4,
+    ranks: Annotated[int, typer.Option(min=1, help="Number of ranks.")] = 4,
     mutants: Annotated[
         bool,
         typer.Option(

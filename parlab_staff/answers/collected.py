@@ -38,11 +38,19 @@ def reference_answer(exercise: str) -> Answer:
 
 
 def answer_in(path: Path, exercise: str) -> Answer:
-    """Return the answer that a file defines. The file can use the lab's other references."""
+    """Return the answer that a file defines. The file can use the lab's other references.
+
+    `make()` of the answer raises ValueError if the file does not define the exercise's function.
+    """
 
     def make() -> Any:
         known = exercise_of(exercise)
-        return getattr(_module(path, definitions(known.lab.name)), known.function_name)
+        name = known.function_name
+        others = {key: it for key, it in definitions(known.lab.name).items() if key != name}
+        found = vars(_module(path, others))
+        if name not in found:
+            raise ValueError(f"{path} does not define {name}")
+        return found[name]
 
     return Answer(exercise, path.stem, make)
 

@@ -6,7 +6,7 @@ import io
 import itertools
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,19 @@ def run(
     seeds: Sequence[int | None] = (None,),
     seconds: float = RUN_SECONDS,
 ) -> list[Verdict]:
-    """Run checks on answers, one after the other, on one set of ranks.
+    """Return the verdicts that `each_verdict` yields."""
+    return list(each_verdict(world_size, wanted, fixed=fixed, seeds=seeds, seconds=seconds))
+
+
+def each_verdict(
+    world_size: int,
+    wanted: Sequence[tuple[str, str]],
+    *,
+    fixed: bool = False,
+    seeds: Sequence[int | None] = (None,),
+    seconds: float = RUN_SECONDS,
+) -> Iterator[Verdict]:
+    """Yield the verdict on each answer as soon as it is there.
 
     Args:
         wanted: pairs of an exercise and an answer: "reference", "remembering" (the reference that
@@ -56,7 +68,6 @@ def run(
     # Every rank reads the seed when it imports the checks.
     environment = {"PARLAB_CHECK_SEED": "1"} if fixed else {}
     deadline = time.monotonic() + seconds
-    verdicts = []
     with RankPool(world_size, environment=environment) as pool:
         for (exercise, answer), seed in itertools.product(wanted, seeds):
             left = max(1.0, deadline - time.monotonic())
@@ -64,8 +75,7 @@ def run(
                 of_rank = pool.call(_verdict_of, exercise, answer, seed, seconds=left)
             except RanksGone as gone:
                 raise RuntimeError(f"{exercise}/{answer}: {gone}") from None
-            verdicts.append(Verdict(**of_rank[0]))
-    return verdicts
+            yield Verdict(**of_rank[0])
 
 
 # On the ranks

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from parlab.runtime.paths import ROOT
 from parlab_staff.answers.collected import answers_to, exercises
-from parlab_staff.answers.run import REFERENCE, Verdict, run
+from parlab_staff.answers.run import REFERENCE, Verdict, each_verdict, run
 from parlab_staff.course.references import topic_of
 
 SECONDS_A_SEED = 60  # the time limit of one run of a check
@@ -23,12 +23,19 @@ def main(exercise: str, wanted: list[str], every: bool, world_size: int, seeds: 
     except (ValueError, FileNotFoundError) as error:
         print(f"parlab try: {error}", file=sys.stderr)
         return 2
-    expected = _expected(exercise)
-    good = True
     print(f"starting {world_size} ranks …", file=sys.stderr)
-    if seeds:
-        return _with_seeds(exercise, names, world_size, seeds)
-    for verdict in run(world_size, [(exercise, name) for name in names]):
+    try:
+        if seeds:
+            return _with_seeds(exercise, names, world_size, seeds)
+        return _once(exercise, names, world_size)
+    except RuntimeError as error:  # an answer raised an error or ended its rank
+        print(f"parlab try: {error}", file=sys.stderr)
+        return 2
+
+
+def _once(exercise: str, names: list[str], world_size: int) -> int:
+    expected, good = _expected(exercise), True
+    for verdict in each_verdict(world_size, [(exercise, name) for name in names]):
         as_expected = _is_as_expected(verdict, expected)
         good = good and as_expected
         mark = (

@@ -87,9 +87,10 @@ def _offer_original_notebooks(root: Path, built: Path) -> None:
 
 
 def _replace(built: Path, output: Path) -> None:
-    output.parent.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(output, ignore_errors=True)
-    shutil.copytree(built, output)
+    # `output` can be a link to a web server's folder, or NFS can keep a file in it.
+    shutil.rmtree(output.resolve(), ignore_errors=True)
+    output.resolve().mkdir(parents=True, exist_ok=True)
+    shutil.copytree(built, output, dirs_exist_ok=True)
 
 
 def _command(edition: str) -> str:

@@ -13,7 +13,9 @@ import yaml
 
 FILE = "site.yml"
 _VARIABLE = "PARLAB_SITE_"
-_REPOSITORY = re.compile(r"https://[\w.-]*(?:github|gitlab)[\w.-]*/[\w.-]+/[\w.-]+")
+_REPOSITORY = re.compile(
+    r"https://[\w.-]*(?:github[\w.-]*|gitlab[\w.-]*(?:/(?!-/)[\w.-]+)*)/[\w.-]+/[\w.-]+"
+)  # On GitLab, a project can be in a group within a group.
 _BRANCH = re.compile(r"[\w./-]+")
 _FORMS = {
     "address": "https://OWNER.github.io/parlab/",
@@ -76,11 +78,11 @@ def read_site(root: Path, environment: Mapping[str, str] = os.environ) -> Site:
 
 
 def _written(file: Path) -> Any:
-    """Return the content of the file; {} without a file, and None if it is not YAML."""
+    """Return the content of the file; {} if it has none, and None if it is not YAML."""
     if not file.exists():
         return {}
     try:
-        return yaml.safe_load(file.read_text(encoding="utf-8"))
+        return yaml.safe_load(file.read_text(encoding="utf-8")) or {}
     except yaml.YAMLError:
         return None
 

@@ -76,7 +76,7 @@ class GpuCheck:
             machine_facts,
             " ".join(["python -m parlab_staff.gpu_check", *sys.argv[1:]]),
         )
-        self.gpus: list[str] = machine_facts["gpus"]
+        self.gpus: list[str] = machine_facts["gpus"] if options.device == "cuda" else []
         self.ranks = options.ranks or (len(self.gpus) if len(self.gpus) > 1 else DEFAULT_RANKS)
         default_jobs = min(MOST_JOBS, machine_facts["cores"] // self.ranks)
         self.jobs = options.jobs or max(1, default_jobs)

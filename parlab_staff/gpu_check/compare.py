@@ -39,7 +39,8 @@ def judge(cell: Cell, reports: list[dict[str, Any]], stored_ranks: int) -> dict[
 def differing_values(cell: Cell, reports: list[dict[str, Any]]) -> str:
     """Describe how displayed values differ from stored ones; "" if equal, or if none are stored."""
     stored = stored_values(cell)
-    [got] = reports[0]["values"] or [None]
+    # Ranks that do not run the cell report no values.
+    got = next((value for report in reports for value in report.get("values") or []), None)
     if stored is None or got == stored:
         return ""
     if not isinstance(got, dict) or got.keys() != stored.keys():

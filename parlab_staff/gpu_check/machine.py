@@ -77,7 +77,8 @@ def why_no_mpi() -> str:
         command = mpirun.command(2, sys.executable, "-c", program)
     except RuntimeError as error:
         return str(error)
-    ran = _run(command, os.environ | mpirun.environment(2))
+    with mpirun.own_folder(2) as variables:
+        ran = _run(command, os.environ | variables)
     return "" if ran.stdout.count("spoke") == 2 else f"two ranks did not start: {_last(ran)}"
 
 

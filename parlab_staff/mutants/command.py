@@ -14,6 +14,7 @@ from parlab_staff.mutants import record
 from parlab_staff.mutants.generate import mutants_of
 from parlab_staff.mutants.run import Broken, Tried, try_mutants
 from parlab_staff.mutants.target import Target, targets
+from parlab_staff.ranks import RanksGone
 
 
 def try_one(key: str) -> int:
@@ -31,12 +32,17 @@ def main() -> int:
     parser.add_argument(
         "--changed",
         metavar="COMMIT",
-        help="only exercises whose lab, check, or answers differ from this commit",
+        help="only exercises whose lab or check differs from this commit",
     )
     options = parser.parse_args()
     keys = options.keys
     if options.changed:
-        keys = changed_since(options.changed)
+        if keys:
+            parser.error("give exercises or --changed, not both")
+        try:
+            keys = changed_since(options.changed)
+        except subprocess.CalledProcessError:
+            parser.error(f"git cannot compare with {options.changed!r} (see above)")
         if not keys:
             print(f"no exercise has changed since {options.changed}")
             return 0
@@ -66,7 +72,7 @@ def _run(keys: list[str], keep: bool) -> int:
     try:
         chosen = targets(keys)
         tried = _try_all(chosen, console, keep)
-    except (Broken, ValueError) as error:
+    except (Broken, RanksGone, ValueError) as error:
         print(f"parlab: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -59,10 +59,16 @@ class Trials:
             code: the code of the check's cells.
             seconds: the time limit of the check.
             stuck: the time limit that the check itself sets for one call of the answer.
+
+        Raises:
+            RanksGone: the ranks did not start, or ended before they ran any code of the answer.
         """
         try:
             self._set_up(target.setup)
-            arguments = (target.setup, answer, code, stuck)
+        except RanksGone:  # an earlier mutant can have harmed these ranks, but not the next ones
+            self._set_up(target.setup)
+        arguments = (target.setup, answer, code, stuck)
+        try:
             of_rank = self.pool.call(outcome_on_rank, *arguments, seconds=seconds)
         except RanksGone as gone:
             return Outcome("stuck", str(gone))

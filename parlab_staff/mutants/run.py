@@ -27,14 +27,13 @@ REFERENCE_SECONDS = 60.0
 class Tried:
     """The verdicts on a mutant.
 
-    `check` and `hidden` are True if that check accepted it. `message` is the visible check's
-    message, and `mistake` the key of the mistake that it named, or None.
+    `check` and `hidden` are True if that check accepted it. `mistake` is the key of the mistake
+    that the visible check named, or None.
     """
 
     mutant: Mutant
     check: bool
     hidden: bool
-    message: str
     mistake: str | None
 
     @property
@@ -95,6 +94,8 @@ def try_mutants(
                 while not problems:
                     portion = portions.get_nowait()
                     for tried in _tried(ranks, portion.found.target, portion.mutants):
+                        if problems:  # Ctrl-C, or the other set of ranks cannot continue
+                            return
                         with lock:
                             left = portion.found.add(tried)
                             report(portion.found.target, tried, left)
@@ -165,7 +166,7 @@ def _tried(ranks: Trials, target: Target, mutants: list[Mutant]) -> Iterator[Tri
         hidden = ranks.outcome(target, mutant.code, target.hidden, **limits)
         right = hidden.ending == "accepted" and _same(baseline.values, hidden.values)
         accepted = check.ending == "accepted"
-        yield Tried(mutant, accepted, right, check.message, check.mistake)
+        yield Tried(mutant, accepted, right, check.mistake)
     _baseline(ranks, target)
 
 

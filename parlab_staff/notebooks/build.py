@@ -167,7 +167,7 @@ def differences(course: Course, lab: Lab) -> list[str]:
     if stored is None or make.without_outputs(stored) != notebook:
         found.append(_difference(course, path, lab))
     elif not has_outputs_of(stored, notebook):
-        text = "its outputs are not those of its run; run `make notebooks`"
+        text = "its outputs were changed after it ran; run `make notebooks`"
         found.append(f"{course.shown(path)}: {text}")
     return found
 

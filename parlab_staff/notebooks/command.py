@@ -26,7 +26,7 @@ def build(
     Args:
         check: change nothing; report which files differ from what their source produces.
         force: overwrite notebooks that someone edited.
-        execute: False to derive only the labs, and leave the solutions as they are.
+        execute: False to run nothing. Solutions whose code has changed then stay out of date.
         root: the checkout.
 
     Problems are printed, one line each. Raises ValueError for a name that matches no lab.
@@ -46,7 +46,7 @@ def build(
         examine(course, every, selected)
         if check:
             found = [line for lab in selected for line in differences(course, lab)]
-            print("\n".join(found) or f"{len(selected)} labs are as their sources")
+            print("\n".join(found) or f"{len(selected)} labs match their sources")
             return 1 if found or orphans else 0
         deriver = Deriver(course, force=force, run=execute)
         results = [deriver.derive_lab(lab) for lab in selected]
@@ -60,14 +60,14 @@ def build(
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line. Return the exit code: 0, 1 (see `build`), or 2 for wrong usage."""
     parser = argparse.ArgumentParser(prog="parlab notebooks", description=_DESCRIPTION)
-    parser.add_argument("labs", nargs="*", metavar="LAB", help="as 01_mpi; default: all labs")
+    parser.add_argument("labs", nargs="*", metavar="LAB", help="such as 01_mpi; default: all labs")
     parser.add_argument("--check", action="store_true", help="only report what is not up to date")
     parser.add_argument(
         "--force",
         action="store_true",
         help="overwrite notebooks that someone edited",
     )
-    parser.add_argument("--no-execute", action="store_true", help="run nothing")
+    parser.add_argument("--no-execute", action="store_true", help="do not run the solutions")
     parser.add_argument("--root", type=Path, default=ROOT, help="the checkout (default: this one)")
     args = parser.parse_args(argv)
     try:

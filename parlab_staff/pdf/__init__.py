@@ -6,16 +6,14 @@ instructors.
 """
 
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from parlab.runtime.paths import ROOT
 from parlab.setup.doctor.programs import find_chromium, install_command
 from parlab_staff.book.folders import make_writable
-from parlab_staff.book.source import EDITIONS
+from parlab_staff.book.source import EDITIONS, pages_of
 from parlab_staff.pdf.chromium import print_document
 from parlab_staff.pdf.combine import combined
 from parlab_staff.pdf.tags import complete
@@ -60,7 +58,7 @@ def pages_to_print(built: Path, edition: str) -> list[str]:
     if edition not in EDITIONS:
         raise ValueError(f"no edition {edition!r}: choose one of {', '.join(EDITIONS)}")
     command = "make book" if edition == "full" else f"make book EDITION={edition}"
-    named = _named(yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8")))
+    named = pages_of(yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8")))
     pages = [page for page in named if not page.startswith("labs/")]
     missing = [page for page in pages if not (built / f"{page}.html").is_file()]
     if pages[0] in missing:
@@ -70,13 +68,3 @@ def pages_to_print(built: Path, edition: str) -> list[str]:
     if edition != "full" and (built / "solutions").exists():
         raise ValueError(f"{built} contains the full edition: run `{command}` first")
     return [page for page in pages if page not in missing]
-
-
-def _named(contents: Any) -> Iterator[str]:
-    """Yield the pages that a part of `_toc.yml` names, in order."""
-    if isinstance(contents, dict):
-        yield from (contents[key] for key in ("root", "file") if key in contents)
-        contents = list(contents.values())
-    if isinstance(contents, list):
-        for part in contents:
-            yield from _named(part)

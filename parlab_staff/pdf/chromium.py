@@ -9,7 +9,10 @@ from parlab_staff.pdf.tags import destinations
 
 # The width of the text on paper, which figures are drawn for: A4 without the margins of print.css.
 _WIDTH = round((210 - 2 * 18) / 25.4 * 96)
-_MINUTES = 10  # the time limit of each step. A busy machine needs two for the whole book.
+_NOT_DRAWN = "figure.plotly-figure:not(.drawn)"
+_MINUTES = (
+    10  # the time limit of each step but `evaluate`. A busy machine needs two for the whole book.
+)
 _FILL_IN = """pages => {
   for (const link of document.querySelectorAll("a[data-page]")) {
     link.dataset.page = pages[decodeURIComponent(link.hash.slice(1))] ?? "000";
@@ -31,6 +34,8 @@ def print_document(document: Path, output: Path, browser: str) -> None:
         # Do this before the figures are drawn, because print has other widths than the screen.
         page.emulate_media(media="print")
         page.goto(document.as_uri())
+        # Wait here, not in draw.js, because Playwright sets no time limit for `evaluate`.
+        page.wait_for_function(f"!document.querySelector('{_NOT_DRAWN}')")
         for script in ("draw.js", "hatch.js", "heatmap.js"):
             page.evaluate(files(__package__).joinpath(script).read_text(encoding="utf-8"))
         numbers = _print(page, output)

@@ -1,9 +1,6 @@
-// Waits until everything on the page is drawn, and prepares it for paper.
+// Waits for formulas and fonts, and prepares the page for paper. Its figures are drawn already.
 async () => {
   await MathJax.startup.promise;
-  while (document.querySelector("figure.plotly-figure:not(.drawn)")) {
-    await new Promise((resolve) => setTimeout(resolve, 50));
-  }
   await document.fonts.ready;
   // Only the canvas of a figure is a picture, which has a description.
   for (const part of document.querySelectorAll("figure, figcaption")) part.role = "none";

@@ -18,6 +18,13 @@ def test_an_answers_file_uses_its_own_functions_before_the_labs(tmp_path: Path) 
     assert answer_in(file, "encode_half").make()(3) == -3
 
 
+def test_a_file_must_define_the_exercises_function(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("def encode_haf(x):\n    return 0\n")
+    with pytest.raises(ValueError, match="does not define encode_half"):
+        answer_in(file, "encode_half").make()
+
+
 @pytest.mark.parametrize(("old", "times"), [("return", "2 times"), ("no such code", "0 times")])
 def test_an_edit_names_one_place(old: str, times: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cell = Cell("", "code", "def f(x):\n    if x:\n        return x\n    return -x", {})

@@ -9,7 +9,7 @@ from parlab_staff.mutants.operators.kind import Context, NodeOperator, attribute
 WRAPPERS = {"reversed", "sorted", "list", "tuple", "float", "int", "len", "sum", "abs", "enumerate"}
 METHODS = {
     *("item", "detach", "clone", "copy", "contiguous", "flatten", "ravel", "squeeze", "tolist"),
-    *("reshape", "view", "view_as", "to", "float", "double", "backward", "data"),
+    *("reshape", "view", "view_as", "to", "float", "double", "backward"),
 }
 # `np.empty_like(x)` has the dtype of x, but `np.empty(x.shape)` has the library's default.
 LIKE = {"empty_like": "empty", "zeros_like": "zeros", "ones_like": "ones"}

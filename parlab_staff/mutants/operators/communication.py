@@ -97,7 +97,7 @@ def mean_for_sum(node: ast.AST, context: Context) -> Iterator[ast.AST | Statemen
 def other_collective(node: ast.AST, context: Context) -> Iterator[ast.AST]:
     """Replace a broadcast with a sum; or a sum with a broadcast, a reduction, or its input."""
     name = attribute_call(node)
-    if name not in ("Allreduce", "allreduce", "Bcast", "bcast", "all_reduce"):
+    if name not in ("Allreduce", "allreduce", "Bcast"):
         return
     assert isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
     owner, value = ast.unparse(node.func.value), ast.unparse(node.args[-1])
