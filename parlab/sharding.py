@@ -33,8 +33,8 @@ def own_parameters(layers: Sequence[nn.Module]) -> list[tuple[nn.Module, list[nn
                 kept.append(parameter)
             elif owner[parameter] not in set(layer.modules()):
                 raise ValueError(
-                    f"{name} of {type(layer).__name__} belongs to another layer too: a tied weight "
-                    "is gathered for one layer, which must lie around all that use it"
+                    f"{name} of {type(layer).__name__} is also used by another layer. Only one "
+                    "layer gathers a tied weight: pass a layer that contains all that use it"
                 )
         if kept:
             own.insert(0, (layer, kept))

@@ -3,7 +3,8 @@
 batches = mnist_batches(2560, 256, device)
 curves = {"one rank": plain_losses(models.mlp().to(device), OPTIMIZERS["Adam"], batches)}
 curves["stage 1"] = …                      # the same batches, on all ranks
-print_same({"Adam": curves}, 1e-4)         # Adam: stage 1 has the losses of one rank: True
+# The next line prints "Adam: same losses in each step, stage 1 and one rank: True".
+print_same({"Adam": curves}, 1e-4)
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

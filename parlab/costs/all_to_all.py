@@ -43,8 +43,8 @@ def ring_attention(block_bytes: float, ranks: int) -> Cost:
     """Return the cost of one attention layer's messages in both passes, for a split sequence.
 
     In the forward pass, each rank passes on keys and values N − 1 times, until all ranks have had
-    them. In the backward pass, they travel again together with their gradients, which travel once
-    more to return to their owner.
+    them. In the backward pass, they make the same N − 1 hops again. Their gradients make N hops, of
+    which the last one returns them to their owner.
 
     Args:
         block_bytes: the keys and the values of one rank's tokens, together.

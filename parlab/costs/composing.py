@@ -84,7 +84,8 @@ def step_parts(
 
     A rank's passes of one micro-batch take T. A step takes (m + (p − 1)/v)·T, plus the messages
     between stages that it waits for, plus ZeRO-1's reduce-scatter and all-gather. The FLOP of the
-    output layer and the embedding's parameters are spread evenly.
+    output layer are spread evenly over the stages. Gradients and parameters are those of a stage
+    with the embedding.
     """
     t, p, b = layout.tp, layout.pp, layout.micro_batch
     m, size = layout.micro_batches(model), ELEMENT_BYTES * model.activation_numbers(b)

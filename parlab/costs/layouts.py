@@ -96,8 +96,10 @@ def plan(model: Model, cluster: Cluster) -> list[Layout]:
     }
     fitting = [layout for layout, need in needs.items() if need <= cluster.memory]
     if not fitting:
-        least = f"{min(needs.values()):.0f} bytes" if needs else "no layout divides the model"
-        raise ValueError(f"no layout fits into {cluster.memory:.0f} bytes: {least}")
+        least = (
+            f"the smallest needs {min(needs.values()):,.0f}" if needs else "none divides the model"
+        )
+        raise ValueError(f"no layout fits into {cluster.memory:,.0f} bytes: {least}")
     return sorted(fitting, key=lambda layout: step_seconds(model, layout, cluster))
 
 

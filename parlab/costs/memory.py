@@ -134,7 +134,9 @@ def noise(small_batch: int, large_batch: int, small: float, large: float) -> tup
         large: squared norm of the large gradient.
     """
     if not 0 < small_batch < large_batch:
-        raise ValueError(f"batches of {small_batch} and {large_batch}: the second must be larger")
+        raise ValueError(
+            f"batches of {small_batch} and {large_batch}: both must be above 0, the second larger"
+        )
     squared_norm = (large_batch * large - small_batch * small) / (large_batch - small_batch)
     return squared_norm, (small - large) / (1 / small_batch - 1 / large_batch)
 

@@ -117,8 +117,6 @@ def sum_error(of: Format, world_size: int) -> float:
     is a power of two.
     """
     _check(world_size)
-    if world_size == 1:
-        return rounding_error(of)
     return rounding_error(of) * math.sqrt((world_size + 1) / 2 - 1 / world_size + 1)
 
 

@@ -84,4 +84,4 @@ def share_of_compute(
 
 
 def _times(cost: Cost, count: int) -> Cost:
-    return Cost(cost.rounds * count, cost.bytes * count)
+    return Cost(cost.rounds * count, cost.bytes * count, cost.reduced * count)

@@ -61,17 +61,6 @@ def largest_model(
     return device_bytes / total(1, world_size, stage, recipe)
 
 
-def peak_parameters(
-    parameters: float, world_size: int, largest: float, *, prefetched: int = 1, element_bytes: int
-) -> float:
-    """Return the peak bytes of parameters in stage 3: the shard, and the gathered layers.
-
-    `largest` is the number of parameters of the largest layer, and `prefetched` the number of
-    gathered layers, which is 2 with prefetch.
-    """
-    return element_bytes * (parameters / world_size + prefetched * largest)
-
-
 def step_cost(size: float, world_size: int, stage: int) -> Cost:
     """Return the cost of a step's collectives on rings, for `size` bytes of parameters.
 

@@ -30,7 +30,7 @@ def sizes(schedule: Schedule) -> tuple[int, int, int]:
             for action in (forward(stage, micro_batch), backward(stage, micro_batch)):
                 if count[action] != 1:
                     name, rank = text(action, ranks if chunks == 1 else None), stage % ranks
-                    how = f"is there {count[action]} times" if count[action] else "is missing"
+                    how = f"occurs {count[action]} times" if count[action] else "is missing"
                     raise Incomplete(f"{name} of rank {rank} {how}")
     return ranks, chunks, micro_batches
 
@@ -39,10 +39,10 @@ def _check(action: Action, rank: int, ranks: int) -> None:
     try:
         kind, stage, micro_batch = action
     except (TypeError, ValueError):
-        raise Incomplete(f"rank {rank} has {action!r}, which is no action") from None
+        raise Incomplete(f"rank {rank} has {action!r}, which is not an action") from None
     numbers = isinstance(stage, int) and isinstance(micro_batch, int)
     if kind not in ("forward", "backward") or not numbers or min(stage, micro_batch) < 0:
-        raise Incomplete(f"rank {rank} has {action!r}, which is no action")
+        raise Incomplete(f"rank {rank} has {action!r}, which is not an action")
     if stage % ranks != rank:
         name = text(Action(*action))
         raise Incomplete(f"{name} is on rank {rank}, and stage {stage} is on rank {stage % ranks}")

@@ -29,8 +29,12 @@ class Deadlock(ValueError):
 
     def __init__(self, cycle: list[Wait], ranks: int | None) -> None:
         steps = "; ".join(
-            f"rank {w.rank} waits at {text(w.at, ranks)} for {text(w.needs, ranks)} of "
-            + (f"rank {w.other}" if w.other != w.rank else "its own, which it does later")
+            f"rank {w.rank} waits at {text(w.at, ranks)} for "
+            + (
+                f"{text(w.needs, ranks)} of rank {w.other}"
+                if w.other != w.rank
+                else f"its own {text(w.needs, ranks)}, which it runs later"
+            )
             for w in cycle
         )
         super().__init__(f"deadlock: {steps}")

@@ -1,7 +1,7 @@
 """Pipelines whose stages take a set time, for an emulated network.
 
 share = timed_share(rank, ranks=4, stages_per_rank=1, forward=30e-3, backward=60e-3)
-spans = fastest_spans(pipeline, timeline, micro_batches=8, group=group)
+spans = fastest_spans(pipeline, timeline, samples=8, group=group)
 """
 
 import torch

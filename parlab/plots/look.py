@@ -69,7 +69,7 @@ def series(index: int, label: str) -> Style:
 def ramp(n: int) -> list[str]:
     """Return `n` colors in order, for a parameter that grows (2, 4, 8 … ranks)."""
     if n < 1:
-        raise ValueError(f"a ramp needs at least one colour, not {n}")
+        raise ValueError(f"a ramp needs at least one color, not {n}")
     stops = [tuple(int(colour[i : i + 2], 16) for i in (1, 3, 5)) for colour in _RAMP]
     colours = []
     for i in range(n):

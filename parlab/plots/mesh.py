@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from parlab.plots.look import NEUTRAL, series, style
+from parlab.plots.look import NEUTRAL, ink, series, style
 from parlab.plots.still import artist, subplots
 
 
@@ -44,7 +44,12 @@ def mesh_figure(
             axis.plot(*zip(*(places[rank] for rank in ranks), strict=True), **look)
     for rank, (x, y) in enumerate(places):
         axis.plot(x, y, "o", markersize=24, color=style("compute").colour, zorder=3)
-        text = {"ha": "center", "va": "center", "color": "white", "fontweight": "bold"}
+        text = {
+            "ha": "center",
+            "va": "center",
+            "color": ink(style("compute").colour),
+            "fontweight": "bold",
+        }
         axis.text(x, y, rank, fontsize=12, zorder=4, **text)
     axis.margins(0.15)
     axis.axis("off")

@@ -62,7 +62,13 @@ class SlurmRanks(SlurmEngineSetLauncher):
     def start(self, n: int = 1) -> str:
         """Submit a job for `n` ranks. Return its number, or raise LauncherError with the reason."""
         self.context["mpiexec"] = shlex.join([mpirun.mpiexec(), *mpirun.MPI_ARGS])
-        self.write_batch_script(n)
+        try:
+            self.write_batch_script(n)
+        except (NameError, SyntaxError, ValueError) as error:
+            raise LauncherError(
+                f"the profile's batch_template has an error: {error}. Double its braces, as in "
+                "${{HOME}}."
+            ) from None
         submitted = _run(*self.args, env=_outside_of_jobs(os.environ) | self.get_env())
         if submitted.returncode != 0:
             message = submitted.stderr.strip() or f"it ended with {submitted.returncode}"

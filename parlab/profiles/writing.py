@@ -12,16 +12,17 @@ HOST = re.compile(r"([A-Za-z0-9][\w.-]*):([1-9]\d*)")
 # The variables that set the network interface for messages between nodes, one for each library.
 INTERFACE_VARIABLES = ("OMPI_MCA_btl_tcp_if_include", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
-HEAD = '''"""Read by `cluster.start(…, profile="{name}")`. Written by `parlab profile`: edit it."""
+HEAD = '''"""Read by `cluster.start(…, profile="{name}")`. `parlab profile` wrote this."""
 
 c = get_config()  # noqa: F821, ipyparallel's
 
+# You may edit this file.
 c.Cluster.engine_launcher_class = "{launcher}"
 c.Cluster.controller_ip = "*"  # the ranks connect to the notebook from other machines
 '''
 SLURM = '''
-# The batch job: {{n}} is the number of ranks. What your site needs, as `module load`, comes before
-# `exec`.
+# The batch job: {{n}} is the number of ranks. Lines that your site needs, such as `module load`, go
+# before `exec`. Double all other braces: ${{{{HOME}}}}.
 c.SlurmRanks.batch_template = """#!/bin/bash
 #SBATCH --job-name=parlab
 #SBATCH --export=ALL
@@ -35,7 +36,7 @@ c.SshRanks.hosts = {hosts}
 c.SshRanks.ssh_command = {ssh_command!r}
 """
 ENVIRONMENT = """
-# The network interface for messages between nodes: of MPI, Gloo and NCCL.
+# The network interface for messages between nodes (MPI, Gloo, and NCCL).
 c.{launcher}.environment = {environment}
 """
 
@@ -62,7 +63,9 @@ def write_slurm(
         raise ValueError(f"--time {time}: Slurm takes minutes, hours:minutes:seconds or days-hours")
     for option in sbatch or []:
         if not option.startswith("-"):
-            raise ValueError(f"--sbatch {option}: an option of sbatch, as --sbatch=--qos=long")
+            raise ValueError(
+                f"--sbatch {option}: must be an option of sbatch, such as --sbatch=--qos=long"
+            )
     given = {
         "partition": partition,
         "account": account,
@@ -93,7 +96,11 @@ def write_ssh(
     """
     ranks_on(hosts)
     if not ssh_command.strip():
-        raise ValueError('--ssh: the command that logs in, as "ssh -p 2222"')
+        raise ValueError('--ssh: must be the command that logs in, such as "ssh -p 2222"')
+    if ":" in ssh_command:
+        raise ValueError(
+            "--ssh: mpiexec cuts the command at a colon. Put this option into ~/.ssh/config instead"
+        )
     text = SSH.format(hosts=hosts, ssh_command=ssh_command)
     return _write(name, "ssh.SshRanks", text, interface, force)
 
@@ -104,9 +111,9 @@ def ranks_on(hosts: list[str]) -> int:
     for host in hosts:
         read = HOST.fullmatch(host)
         if read is None:
-            raise ValueError(f"{host}: a machine and its number of ranks, as gpu01:4")
+            raise ValueError(f"{host}: must be a machine and its number of ranks, such as gpu01:4")
         if read[1] in counts:
-            raise ValueError(f"{read[1]} is there twice")
+            raise ValueError(f"{read[1]} is listed twice")
         counts[read[1]] = int(read[2])
     return sum(counts.values())
 
@@ -126,10 +133,14 @@ def _line(text: str) -> str:
 
 def _write(name: str, launcher: str, text: str, interface: str, force: bool) -> Path:
     if not NAME.fullmatch(name):
-        raise ValueError(f"--name {name}: letters, digits, and . _ - between them")
+        raise ValueError(
+            f"--name {name}: must begin with a letter or digit; then letters, digits, and . _ -"
+        )
     file = Path(get_ipython_dir()) / f"profile_{name}" / "ipcluster_config.py"
     if file.exists() and not force:
-        raise ValueError(f"{file} is there already: --force overwrites it, --name takes another")
+        raise ValueError(
+            f"{file} exists already. Use --force to overwrite it, or --name to choose another name"
+        )
     text = HEAD.format(name=name, launcher=f"parlab.profiles.{launcher}") + text
     if interface:
         if not NAME.fullmatch(interface):

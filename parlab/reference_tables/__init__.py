@@ -13,7 +13,7 @@ from importlib.resources import files
 
 @dataclass(frozen=True)
 class Table:
-    """Rows by column name: numbers where a cell is one, text where not."""
+    """Rows by column name. Cells are floats if they are numbers, and otherwise text."""
 
     source: str
     citation: str  # key in book/references.bib
@@ -27,7 +27,7 @@ _SOURCES = {
         "nvidia2020a100",
     ),
     "zero_table1": (
-        "Rajbhandari et al., ZeRO (arXiv 1910.02054), Table 1: GB of model states a device",
+        "Rajbhandari et al., ZeRO (arXiv 1910.02054), Table 1: GB of model states per device",
         "rajbhandari2020zero",
     ),
     "megatron_table1": (
@@ -36,16 +36,16 @@ _SOURCES = {
         "narayanan2021megatron",
     ),
     "megatron_zero3_table2": (
-        "Narayanan et al. (arXiv 2104.04473), Table 2: Megatron-LM beside ZeRO-3",
+        "Narayanan et al. (arXiv 2104.04473), Table 2: Megatron-LM compared with ZeRO-3",
         "narayanan2021megatron",
     ),
 }
 
 
 def load(name: str) -> Table:
-    """The table `name`; ValueError with the names there are for any other."""
+    """Return the table `name`. Raises ValueError, with all names, for an unknown one."""
     if name not in _SOURCES:
-        raise ValueError(f"no table {name!r}: there are {', '.join(sorted(_SOURCES))}")
+        raise ValueError(f"no table {name!r}: use one of {', '.join(sorted(_SOURCES))}")
     text = (files(__name__) / f"{name}.csv").read_text(encoding="utf-8")
     rows = [{k: _cell(v) for k, v in row.items()} for row in csv.DictReader(text.splitlines())]
     return Table(*_SOURCES[name], rows)

@@ -80,7 +80,7 @@ def test_plans_fit_and_the_fastest_comes_first() -> None:
     limit = sorted(need.values())[10]
     fitting = costs.plan(MODEL, replace(CLUSTER, memory=limit))
     assert fitting == [layout for layout in plans if need[layout] <= limit]
-    with pytest.raises(ValueError, match=f"{min(need.values()):.0f} bytes"):
+    with pytest.raises(ValueError, match=f"the smallest needs {min(need.values()):,.0f}"):
         costs.plan(MODEL, replace(CLUSTER, memory=min(need.values()) - 1))
     with pytest.raises(ValueError, match="no layout divides the model"):
         costs.plan(MODEL, replace(CLUSTER, nodes=7))

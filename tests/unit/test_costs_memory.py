@@ -67,7 +67,7 @@ def test_the_estimates_of_the_noise_are_exact_for_expected_norms() -> None:
     squared_norm, trace = 3.0, 40.0
     norms = [squared_norm + trace / batch for batch in (4, 64)]
     assert costs.noise(4, 64, *norms) == pytest.approx((squared_norm, trace))
-    with pytest.raises(ValueError, match="must be larger"):
+    with pytest.raises(ValueError, match="the second larger"):
         costs.noise(4, 4, 1.0, 1.0)
 
 

@@ -42,9 +42,7 @@ def test_traffic_in_units_of_the_parameters() -> None:
     assert [zero.bytes_sent(1000, 4, stage, 2) / once for stage in zero.STAGES] == [2, 2, 2, 3]
 
 
-def test_peak_and_offload() -> None:
-    assert zero.peak_parameters(800, 4, 100, element_bytes=4) == 4 * 300
-    assert zero.peak_parameters(800, 4, 100, prefetched=2, element_bytes=4) == 4 * 400
+def test_offload() -> None:
     assert zero.offload_bytes(800, 4) == (400, 400)
 
 

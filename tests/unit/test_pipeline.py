@@ -80,7 +80,7 @@ def test_a_deadlock_names_its_cycle() -> None:
 
 
 def test_a_rank_that_waits_for_itself() -> None:
-    with pytest.raises(Deadlock, match="rank 0 waits at B0 for F0 of its own"):
+    with pytest.raises(Deadlock, match="rank 0 waits at B0 for its own F0, which it runs later"):
         simulate([[backward(0, 0), forward(0, 0)]])
 
 
@@ -96,10 +96,10 @@ def test_a_rank_outside_the_cycle_is_not_in_it() -> None:
     ("change", "text"),
     [
         (lambda s: s[1].pop(), "B1 of rank 1 is missing"),
-        (lambda s: s[0].append(forward(0, 0)), "F0 of rank 0 is there 2 times"),
+        (lambda s: s[0].append(forward(0, 0)), "F0 of rank 0 occurs 2 times"),
         (lambda s: s[0].append(forward(1, 5)), "F5@1 is on rank 0, and stage 1 is on rank 1"),
-        (lambda s: s[0].append(("sideways", 0, 0)), "no action"),
-        (lambda s: s[0].append(None), "no action"),
+        (lambda s: s[0].append(("sideways", 0, 0)), "not an action"),
+        (lambda s: s[0].append(None), "not an action"),
         (lambda s: [own.clear() for own in s], "no action"),
     ],
 )

@@ -53,7 +53,7 @@ def test_options_are_in_the_batch_script(home: Path) -> None:
 def test_a_profile_is_overwritten_only_when_asked() -> None:
     file = write_slurm("slurm")
     before = file.read_text()
-    with pytest.raises(ValueError, match="is there already: --force overwrites it"):
+    with pytest.raises(ValueError, match="exists already"):
         write_slurm("slurm", partition="other")
     assert file.read_text() == before
     write_slurm("slurm", partition="other", force=True)
@@ -63,13 +63,13 @@ def test_a_profile_is_overwritten_only_when_asked() -> None:
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({"name": "../slurm"}, "--name ../slurm: letters"),
-        ({"name": ""}, "--name : letters"),
+        ({"name": "../slurm"}, "--name ../slurm: must begin"),
+        ({"name": ""}, "--name : must begin"),
         ({"time": "two hours"}, "--time two hours: Slurm takes minutes"),
         ({"partition": "gpu long"}, "--partition gpu long: one word"),
         ({"account": "me\n#SBATCH --nodes=99"}, "one word"),
         ({"interface": "eth0;reboot"}, "--interface eth0;reboot: the name of one"),
-        ({"sbatch": ["qos=long"]}, "--sbatch qos=long: an option of sbatch"),
+        ({"sbatch": ["qos=long"]}, "--sbatch qos=long: must be an option of sbatch"),
         ({"sbatch": ["--comment=a\nb"]}, "one line"),
         ({"sbatch": ['--comment="""']}, "one line"),
     ],
@@ -98,7 +98,7 @@ def test_a_host_without_its_ranks_is_refused(host: str) -> None:
 
 
 def test_a_repeated_host_is_refused() -> None:
-    with pytest.raises(ValueError, match="gpu01 is there twice"):
+    with pytest.raises(ValueError, match="gpu01 is listed twice"):
         write_ssh("ssh", ["gpu01:1", "gpu01:2"])
 
 

@@ -29,7 +29,7 @@ def test_layers_without_trainable_parameters_are_left_out() -> None:
 def test_a_shared_weight_needs_a_layer_around_both() -> None:
     first, second = nn.Linear(3, 3), nn.Linear(3, 3)
     second.weight = first.weight
-    with pytest.raises(ValueError, match="weight of Linear belongs to another layer too"):
+    with pytest.raises(ValueError, match="weight of Linear is also used by another layer"):
         own_parameters([first, second])
     both = nn.Sequential(first, second)
     assert len(own_parameters([both])[0][1]) == 3
