@@ -164,7 +164,8 @@ class RankPool:
                     stdin=subprocess.DEVNULL,
                     stdout=self._log,
                     stderr=subprocess.STDOUT,
-                    start_new_session=True,
+                    # No session of their own: see `begin_session` in `parlab.rank.engine`.
+                    process_group=0,
                 )
             )
 

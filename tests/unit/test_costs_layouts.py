@@ -82,5 +82,5 @@ def test_plans_fit_and_the_fastest_comes_first() -> None:
     assert fitting == [layout for layout in plans if need[layout] <= limit]
     with pytest.raises(ValueError, match=f"the smallest needs {min(need.values()):,.0f}"):
         costs.plan(MODEL, replace(CLUSTER, memory=min(need.values()) - 1))
-    with pytest.raises(ValueError, match="no layout divides the model"):
+    with pytest.raises(ValueError, match="none divides the model"):
         costs.plan(MODEL, replace(CLUSTER, nodes=7))
