@@ -45,7 +45,7 @@ class RankMagics(ParallelMagics):
             raise UsageError("%%px --timeout takes a number of seconds above 0")
         if args.timeout is not None and args.noblock:
             raise UsageError("%%px --noblock has no deadline: leave out --timeout")
-        self._ready()
+        told = self._ready()
         targets = self._targets(args.targets)
         code, body = with_lines_of_notebook(cell)
         self.session.cells.add(body)
@@ -62,13 +62,13 @@ class RankMagics(ParallelMagics):
             if args.save_name:
                 self.shell.user_ns[args.save_name] = result
             return result
-        return self._run(code, targets, args.timeout or DEFAULT_TIMEOUT, args.save_name)
+        return self._run(code, targets, args.timeout or DEFAULT_TIMEOUT, args.save_name, told)
 
     @no_var_expand
     def px(self, line: str = ""):
         """Run one line on the ranks."""
-        self._ready()
-        return self._run(line, self._targets(None), DEFAULT_TIMEOUT, None)
+        told = self._ready()
+        return self._run(line, self._targets(None), DEFAULT_TIMEOUT, None, told)
 
     @no_var_expand
     def autopx(self, line: str = "") -> None:
@@ -102,16 +102,23 @@ class RankMagics(ParallelMagics):
         if errors := report.failures(ending.errors_by_rank(replies, {}), self.session.n):
             raise RankFailed("\n".join(errors))
 
-    def _ready(self) -> None:
-        """Wait for the ranks, and print errors of `--noblock` cells that were not shown yet."""
-        self.session.ready(print)
+    def _ready(self) -> list[str]:
+        """Wait for the ranks, and print errors of `--noblock` cells that were not shown yet.
+
+        Return all that was printed.
+        """
+        printed = []
+
+        def tell(text: str) -> None:
+            print(text)
+            printed.append(text)
+
+        self.session.ready(tell)
         self.view = self.session.view
         for replies in self.session.ended_in_background():
-            self._print_failures(replies)
-
-    def _print_failures(self, replies: Replies) -> None:
-        if failures := report.failures(ending.errors_by_rank(replies, {}), self.session.n):
-            print("An earlier cell with `--noblock` failed:", *failures, sep="\n")
+            if failures := report.failures(ending.errors_by_rank(replies, {}), self.session.n):
+                tell("\n".join(["An earlier cell with `--noblock` failed:", *failures]))
+        return printed
 
     def _wait(self, replies: Replies, stop: StopButton) -> None:
         """Wait until each rank has answered, or will never answer."""
@@ -138,7 +145,14 @@ class RankMagics(ParallelMagics):
             raise UsageError(f"there are ranks 0 to {self.session.n - 1}, not {unknown or 'none'}")
         return targets
 
-    def _run(self, code: str, targets: list[int], timeout: float, save_name: str | None) -> None:
+    def _run(
+        self,
+        code: str,
+        targets: list[int],
+        timeout: float,
+        save_name: str | None,
+        told: list[str],
+    ) -> None:
         progress = outputs.Progress(timeout)
         with StopButton() as stop:
             execution = Execution(self.session, code, targets, timeout, stop)
@@ -149,7 +163,8 @@ class RankMagics(ParallelMagics):
             self.last_result = execution.replies.result
             if save_name:
                 self.shell.user_ns[save_name] = execution.replies.result
-            progress.clear()
+            if progress.clear() and told:
+                print("\n".join(told))  # which is told only once
             outputs.show(printed, self.session.n)
             if outcome.intact and not outcome.freed:
                 repair(execution, printed, error, stop)

@@ -6,7 +6,7 @@ import sys
 import time
 
 from IPython import get_ipython
-from IPython.display import DisplayHandle, display
+from IPython.display import clear_output, display
 
 from parlab.cluster.ending import errors_by_rank
 from parlab.cluster.replies import Replies
@@ -28,7 +28,7 @@ class Progress:
     def __init__(self, timeout: float) -> None:
         self.timeout = timeout
         self.start = time.monotonic()
-        self._shown: DisplayHandle | None = None
+        self.shown = False
         # nbval also compares output that was cleared.
         tested = os.environ.get("IPP_NONINTERACTIVE") or "PYTEST_CURRENT_TEST" in os.environ
         self.watched = hasattr(get_ipython(), "kernel") and not tested
@@ -43,18 +43,15 @@ class Progress:
         lines[0] += f"  {replies.last_line()[:100]}"
         for rank, (message, _) in errors_by_rank(replies, {}).items():
             lines.append(f"{ranks_text([rank])} failed: {message.splitlines()[0][:100]}")
-        self._show("\n".join([*lines, note] if note else lines))
+        clear_output(wait=True)
+        print("\n".join([*lines, note] if note else lines))
+        self.shown = True
 
-    def clear(self) -> None:
-        if self._shown is not None:
-            self._show("")
-
-    def _show(self, text: str) -> None:
-        # A display of its own: `clear_output` also clears what the notebook's cell showed before.
-        if self._shown is None:
-            self._shown = display({"text/plain": text}, raw=True, display_id=True)
-        else:
-            self._shown.update({"text/plain": text}, raw=True)
+    def clear(self) -> bool:
+        """Remove the text. Return True if this also removed what the cell had shown before."""
+        if self.shown:
+            clear_output()
+        return self.shown
 
 
 def printed(replies: Replies, stop: StopButton) -> dict[int, dict]:

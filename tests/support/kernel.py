@@ -54,13 +54,12 @@ class Notebook:
         return self.wait(self.send(code), timeout)
 
     def next_text(self, msg_id: str, timeout: float = 60) -> str:
-        """Return the next text that the running cell prints or displays."""
+        """Return the next text that the running cell prints."""
         while True:
             message = self.client.get_iopub_msg(timeout=timeout)
-            if message["parent_header"].get("msg_id") == msg_id:
-                content = message["content"]
-                if text := content.get("text") or content.get("data", {}).get("text/plain"):
-                    return text
+            of_cell = message["parent_header"].get("msg_id") == msg_id
+            if of_cell and message["msg_type"] == "stream":
+                return message["content"]["text"]
 
     def wait_until_begun(self, msg_id: str, timeout: float = 60) -> None:
         """Wait until a cell has begun. Before that, ipykernel ignores the stop button."""
@@ -76,7 +75,6 @@ class Notebook:
     def wait(self, msg_id: str, timeout: float = 180) -> Ran:
         start = time.monotonic()
         texts: list[str] = []
-        places: dict[str | int, int] = {}  # of displayed texts, by their id
         while True:
             try:
                 message = self.client.get_iopub_msg(timeout=timeout)
@@ -88,14 +86,10 @@ class Notebook:
             match message["msg_type"]:
                 case "stream":
                     texts.append(content["text"])
-                case "clear_output":
+                case "clear_output":  # a notebook clears the progress of a long cell
                     texts.clear()
-                    places.clear()
-                case "execute_result" | "display_data" | "update_display_data":
-                    # A notebook updates the progress of a long cell in its place.
-                    display_id = content.get("transient", {}).get("display_id", len(texts))
-                    place = places.setdefault(display_id, len(texts))
-                    texts[place : place + 1] = [content["data"].get("text/plain", "")]
+                case "execute_result" | "display_data":
+                    texts.append(content["data"].get("text/plain", ""))
                 case "status" if content["execution_state"] == "idle":
                     break
         try:

@@ -79,9 +79,8 @@ def shown(notebook: Notebook, sent: str, text: str) -> None:
     while True:
         message = notebook.client.get_iopub_msg(timeout=60)
         if message["parent_header"].get("msg_id") == sent:
-            content = message["content"]
-            assert content.get("execution_state") != "idle", f"{text!r} was not shown"
-            if text in content.get("text", "") + content.get("data", {}).get("text/plain", ""):
+            assert message["content"].get("execution_state") != "idle", f"{text!r} was not shown"
+            if text in message["content"].get("text", ""):
                 return
 
 
