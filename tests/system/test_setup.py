@@ -193,7 +193,7 @@ def test_a_python_without_venv_says_what_to_install(monkeypatch: pytest.MonkeyPa
     """Debian's python3 is like this without the package python3-venv."""
     monkeypatch.setitem(sys.modules, "ensurepip", None)
     with pytest.raises(venv.SetupError, match="apt-get install python3-venv"):
-        venv._create("3.11")
+        venv._create()
 
 
 def test_modules_are_compiled_although_one_has_an_error(
