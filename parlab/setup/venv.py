@@ -71,7 +71,7 @@ def _stamp() -> dict[str, str]:
 
 def _is_current(wanted: dict[str, str], insists: bool) -> bool:
     stamp = _stamp()
-    return _is_usable(stamp, wanted, insists) and stamp["inputs"] == wanted["inputs"]
+    return _is_usable(stamp, wanted, insists) and stamp == wanted
 
 
 def _is_usable(stamp: dict[str, str], wanted: dict[str, str], insists: bool) -> bool:
