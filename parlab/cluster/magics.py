@@ -45,7 +45,7 @@ class RankMagics(ParallelMagics):
             raise UsageError("%%px --timeout takes a number of seconds above 0")
         if args.timeout is not None and args.noblock:
             raise UsageError("%%px --noblock has no deadline: leave out --timeout")
-        told = self._ready()
+        notices = self._ready()
         targets = self._targets(args.targets)
         code, body = with_lines_of_notebook(cell)
         self.session.cells.add(body)
@@ -62,13 +62,13 @@ class RankMagics(ParallelMagics):
             if args.save_name:
                 self.shell.user_ns[args.save_name] = result
             return result
-        return self._run(code, targets, args.timeout or DEFAULT_TIMEOUT, args.save_name, told)
+        return self._run(code, targets, args.timeout or DEFAULT_TIMEOUT, args.save_name, notices)
 
     @no_var_expand
     def px(self, line: str = ""):
         """Run one line on the ranks."""
-        told = self._ready()
-        return self._run(line, self._targets(None), DEFAULT_TIMEOUT, None, told)
+        notices = self._ready()
+        return self._run(line, self._targets(None), DEFAULT_TIMEOUT, None, notices)
 
     @no_var_expand
     def autopx(self, line: str = "") -> None:
@@ -151,7 +151,7 @@ class RankMagics(ParallelMagics):
         targets: list[int],
         timeout: float,
         save_name: str | None,
-        told: list[str],
+        notices: list[str],
     ) -> None:
         progress = outputs.Progress(timeout)
         with StopButton() as stop:
@@ -163,8 +163,8 @@ class RankMagics(ParallelMagics):
             self.last_result = execution.replies.result
             if save_name:
                 self.shell.user_ns[save_name] = execution.replies.result
-            if progress.clear() and told:
-                print("\n".join(told))  # which is told only once
+            if progress.clear() and notices:
+                print("\n".join(notices))
             outputs.show(printed, self.session.n)
             if outcome.intact and not outcome.freed:
                 repair(execution, printed, error, stop)

@@ -33,16 +33,9 @@ class Verdict:
     repeat: str = ""
 
 
-def run(
-    world_size: int,
-    wanted: Sequence[tuple[str, str]],
-    *,
-    fixed: bool = False,
-    seeds: Sequence[int | None] = (None,),
-    seconds: float = RUN_SECONDS,
-) -> list[Verdict]:
-    """Return the verdicts that `each_verdict` yields."""
-    return list(each_verdict(world_size, wanted, fixed=fixed, seeds=seeds, seconds=seconds))
+def run(world_size: int, wanted: Sequence[tuple[str, str]], **options: Any) -> list[Verdict]:
+    """Return the verdicts that `each_verdict` yields. It also documents the options."""
+    return list(each_verdict(world_size, wanted, **options))
 
 
 def each_verdict(
