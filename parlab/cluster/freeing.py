@@ -15,7 +15,7 @@ from parlab.cluster.stop_button import GIVE_UP_SECONDS, StopButton
 from parlab.rank.engine import calls
 
 # Wait this long for one way of freeing a rank before trying the next.
-STEP_SECONDS = 0.25
+STEP_SECONDS = 0.2
 # Revoke more than once, because a call that waits in MPI may miss a revocation.
 ATTEMPTS = 3
 # Give up on a rank that does not stop within this many steps, so that a cell ends within two
@@ -24,7 +24,7 @@ ATTEMPTS = 3
 STEPS = 3
 PATIENCE_SECONDS = 10.0
 BUSY_SECONDS = 0.02  # of CPU time in one step: more than the handling of an interrupt takes
-HANDLED_SECONDS = 0.2  # of CPU time: a rank that has used this much had time to handle interrupts
+HANDLED_SECONDS = 0.1  # of CPU time: a rank that has used this much had time to handle interrupts
 STARVED = 0.2  # a rank that wants the CPU and gets less than this share of a core waits for it
 # A rank that goes to sleep this often in one step is not short of CPU time. It is waiting in MPI.
 OFTEN = 50

@@ -28,7 +28,7 @@ import time
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 # If a rank has not written its stack after this time, it runs C code and holds Python's lock. Then
 # a signal makes faulthandler write the stack.
-STACK_SECONDS = 0.4
+STACK_SECONDS = 0.25
 STOPPED = "Stopped by a signal.\n"  # sent instead of a stack if the process is stopped
 END_SECONDS, PAUSE_SECONDS = 30.0, 0.01  # limit for ending the rank and all that it started
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
