@@ -52,17 +52,13 @@ class Execution:
         Call `progress(replies, note)` about once a second.
         """
         self._progress = progress
-        self.session.on_change.append(self._stop.notify)
-        try:
-            self._start()
-            outcome = Outcome(self._wait())
-            stacks = self._locate(outcome)
-            self._note_names(stacks)
-            if outcome.ending is not Ending.FINISHED:
-                self._finish(outcome, stacks)
-            return outcome
-        finally:
-            self.session.on_change.remove(self._stop.notify)
+        self._start()
+        outcome = Outcome(self._wait())
+        stacks = self._locate(outcome)
+        self._note_names(stacks)
+        if outcome.ending is not Ending.FINISHED:
+            self._finish(outcome, stacks)
+        return outcome
 
     def _start(self) -> None:
         self._imports = ImportTime(self.session.channel)

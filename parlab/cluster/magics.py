@@ -90,7 +90,7 @@ class RankMagics(ParallelMagics):
         replies = self.session.last
         if replies is None:
             raise UsageError("no %%px cell has run yet")
-        with StopButton() as stop:
+        with StopButton() as stop, self.session.waking(stop):
             self._wait(replies, stop)
             outputs.show(outputs.printed(replies, stop), self.session.n)
         if stop.presses:
@@ -122,15 +122,11 @@ class RankMagics(ParallelMagics):
 
     def _wait(self, replies: Replies, stop: StopButton) -> None:
         """Wait until each rank has answered, or will never answer."""
-        self.session.on_change.append(stop.notify)
         replies.on_each(stop.notify)
-        try:
-            while replies.running() and not replies.will_not_come():
-                if stop.presses:
-                    raise RankInterrupted("Interrupted. The cell continues to run.")
-                stop.wait_for_change(1.0)
-        finally:
-            self.session.on_change.remove(stop.notify)
+        while replies.running() and not replies.will_not_come():
+            if stop.presses:
+                raise RankInterrupted("Interrupted. The cell continues to run.")
+            stop.wait_for_change(1.0)
 
     def _targets(self, text: str | None) -> list[int]:
         try:
@@ -154,7 +150,7 @@ class RankMagics(ParallelMagics):
         notices: list[str],
     ) -> None:
         progress = outputs.Progress(timeout)
-        with StopButton() as stop:
+        with StopButton() as stop, self.session.waking(stop):
             execution = Execution(self.session, code, targets, timeout, stop)
             outcome = execution.run(progress)
             printed = outputs.printed(execution.replies, stop)

@@ -101,9 +101,14 @@ class Replies:
     def has_all_output(self) -> bool:
         """Return True if the output of each rank that has answered is complete.
 
-        The output of a rank that died is never marked as complete.
+        A rank that died after its answer may not have sent all of its output.
         """
-        return all(f.output.done() for f in self._futures.values() if f.done())
+        dead = self._channel.deaths()
+        return all(
+            future.output.done()
+            for rank, future in self._futures.items()
+            if future.done() and rank not in dead
+        )
 
     def outputs(self) -> dict[int, dict[str, Any]]:
         """Return each rank's `stdout`, `stderr`, `outputs`, and `execute_result` so far.

@@ -1,7 +1,8 @@
 """The ranks of one notebook, which are replaced if they cannot be freed, and their variables."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import ipyparallel as ipp
 
@@ -57,6 +58,15 @@ class Session:
     def _changed(self) -> None:
         for call in list(self.on_change):
             call()
+
+    @contextmanager
+    def waking(self, stop: StopButton) -> Iterator[None]:
+        """Wake the thread that waits with `stop` when a rank ends."""
+        self.on_change.append(stop.notify)
+        try:
+            yield
+        finally:
+            self.on_change.remove(stop.notify)
 
     @property
     def ranks(self) -> RankSet:
@@ -173,22 +183,18 @@ class Session:
 
     def _wait(self, notify: Notify) -> None:
         shown = None
-        with StopButton() as stop:
-            self.on_change.append(stop.notify)
-            try:
-                while not self.ranks.has_started:
-                    job = self.ranks.waiting_job
-                    if stop.presses and job:
-                        self.stop()
-                        raise RankInterrupted(f"Interrupted. {job}. It was canceled.")
-                    if stop.presses:
-                        raise RankInterrupted(STARTING)
-                    if job and job != shown:
-                        notify(f"{job}. It waits for nodes. The stop button cancels it.")
-                        shown = job
-                    stop.wait_for_change(1.0)
-            finally:
-                self.on_change.remove(stop.notify)
+        with StopButton() as stop, self.waking(stop):
+            while not self.ranks.has_started:
+                job = self.ranks.waiting_job
+                if stop.presses and job:
+                    self.stop()
+                    raise RankInterrupted(f"Interrupted. {job}. It was canceled.")
+                if stop.presses:
+                    raise RankInterrupted(STARTING)
+                if job and job != shown:
+                    notify(f"{job}. It waits for nodes. The stop button cancels it.")
+                    shown = job
+                stop.wait_for_change(1.0)
         if stop.presses:  # just when the ranks were ready
             raise RankInterrupted(NOT_BEGUN)
         self.ranks.client  # noqa: B018, raises the error of a failed start

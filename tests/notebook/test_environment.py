@@ -64,7 +64,7 @@ if child:
 
 
 def test_processes_that_a_rank_starts_can_be_terminated(kernel: Notebook) -> None:
-    """If they inherited ipyparallel's SIGTERM handler, they would continue to run."""
+    """If they inherited a handler for SIGTERM from the rank, they might continue to run."""
     ran = kernel.run(TERMINATED)
     assert (ran.error, ran.text) == ("", "[all ranks] -15 [1, 2] []\n"), ran.message
 

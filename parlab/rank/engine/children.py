@@ -1,7 +1,7 @@
 """Resets signal handlers and more in processes that a cell forks.
 
 Processes of `multiprocessing` and workers of torch's data loaders start as copies of the rank's
-process. If they kept its SIGTERM handler, `terminate()` would stop an event loop, not the child.
+process.
 """
 
 import faulthandler
@@ -16,20 +16,16 @@ from parlab.rank.engine.interrupts import is_ours
 def install(shell: Any) -> None:
     """Set Python's signal handlers in children of this process, and end them with their cell."""
     engine = os.getpid()
-    stop = signal.getsignal(signal.SIGTERM)  # ipyparallel's; a cell may set another one later
-
     before = threading.local()  # the signals that the forking thread blocks
 
     def block() -> None:
         # A signal that reaches the child before `reset` would be lost, so delay it.
-        before.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+        before.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 
     def unblock() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before.mask)
 
     def reset() -> None:
-        if signal.getsignal(signal.SIGTERM) == stop:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if is_ours(signal.getsignal(signal.SIGINT)):
             signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.set_wakeup_fd(-1)

@@ -22,7 +22,11 @@ _interrupted_imports: dict[str, None] = {}  # modules whose import an interrupt 
 
 
 def install(kernel: Any) -> None:
-    """Handle interrupts of the cells that `kernel` (ipykernel's) runs."""
+    """Handle interrupts of the cells that `kernel` (ipykernel's) runs. SIGTERM ends this process.
+
+    ipyparallel's handler would let a cell continue, and sometimes lose the end of its output.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def pre_handler_hook() -> None:
         kernel.saved_sigint_handler = signal.signal(signal.SIGINT, _interrupt)

@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def _end(status: int) -> None:
-    """End this process, after `quit()` in a cell or SIGTERM, without finalizing MPI.
+    """End this process, after `quit()` in a cell, without finalizing MPI.
 
     MPI_Finalize would wait for the other ranks, which continue to run. The supervisor reports the
     end to the kernel, which decides what happens to the other ranks.
