@@ -197,11 +197,12 @@ class Freeing:
             if rank not in before or rank not in after:
                 return True
             last, wants = after[rank] - before[rank], channel.ranks[rank].state == "R"
-            is_alive = (wants or last > BUSY_SECONDS) and self._slept[rank] < OFTEN
+            runs = self._slept[rank] < OFTEN
+            is_alive = runs and (wants or last > BUSY_SECONDS)
             used = after[rank] - self._used.setdefault(rank, before[rank])
             if is_alive and (is_patient or used <= HANDLED_SECONDS):
                 return True
-            if wants and last < STARVED * self._step_seconds:
+            if runs and wants and last < STARVED * self._step_seconds:
                 starved.add(rank)
         return any(
             not runs_code(stack, self.session.cells) if stack else rank in starved

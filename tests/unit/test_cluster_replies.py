@@ -36,3 +36,14 @@ PRINTED = {
 @pytest.mark.parametrize(("printed", "shown"), PRINTED.values(), ids=PRINTED)
 def test_messages_about_revoked_collectives_are_not_shown(printed: str, shown: str) -> None:
     assert stderr_of(printed) == shown
+
+
+def test_the_output_of_a_rank_that_died_after_its_answer_is_not_awaited() -> None:
+    answer: Future[None] = Future()
+    answer.set_result(None)
+    answer.output = Future()
+    channel = SimpleNamespace(deaths=dict)
+    replies = Replies([0], SimpleNamespace(_children=[answer]), channel)
+    assert not replies.has_all_output()
+    channel.deaths = lambda: {0: -15}
+    assert replies.has_all_output()
