@@ -17,7 +17,7 @@ from parlab.cluster.locations import has_not_begun, is_importing
 
 LIMIT_SECONDS = 300.0
 BEGIN_SECONDS = 10.0
-# A rank whose import holds Python's lock answers after half a second, and later on a busy machine.
+# A rank whose import holds Python's lock answers after 0.3 s, and later on a busy machine.
 # A rank that does not answer in time may still be importing, so it is asked again.
 ANSWER_SECONDS = 1.0
 ASKED_AGAIN = 3
