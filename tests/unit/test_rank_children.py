@@ -3,14 +3,15 @@
 import subprocess
 import sys
 
-# A process that handles signals like a rank: ipyparallel's handler ends only its loop.
+# A process that handles signals like a rank. ipyparallel's handler would end only its loop.
 LIKE_A_RANK = """
 import multiprocessing, os, signal, sys, time
 from types import SimpleNamespace
-from parlab.rank.engine import children
+from parlab.rank.engine import children, interrupts
 
 hooks = []
 signal.signal(signal.SIGTERM, lambda *_: None)
+interrupts.install(SimpleNamespace())
 shell = SimpleNamespace(events=SimpleNamespace(register=lambda _, hook: hooks.append(hook)))
 children.install(shell)
 context = multiprocessing.get_context("fork")
