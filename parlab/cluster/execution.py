@@ -49,7 +49,8 @@ class Execution:
     def run(self, progress: Callable[..., None] = lambda replies, note="": None) -> Outcome:
         """Run the cell until it ends or is stopped, and return how it ended.
 
-        Call `progress(replies, note)` about once a second.
+        Call `progress(replies, note)` about once a second. Run it within `session.waking(stop)`, so
+        that it notices at once when a rank ends.
         """
         self._progress = progress
         self._start()
